@@ -184,6 +184,9 @@ func scan(dir string, wanted func(name string) bool) (*saved, error) {
 			return all, err
 		}
 	}
+	if len(entries) == 0 {
+		return all, fmt.Errorf("%s: an empty directory: %w", dir, fs.ErrNotExist)
+	}
 	if files == 0 {
 		return all, fmt.Errorf("%s: %w: a directory without safetensors files", dir, checkpoint.ErrFormat)
 	}

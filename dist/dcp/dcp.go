@@ -534,7 +534,7 @@ func (s *saver) finish(ctx context.Context) error {
 // written, with any number of ranks. All ranks of g call it; g may be nil for one process without a group. What the
 // checkpoint has besides is ignored. Tensors are converted to the dtypes and devices of the shards; their whole shapes must
 // be those of the checkpoint. Without an error on any rank all ranks return nil; after an error some tensors may have
-// changed. The error is an fs.ErrNotExist if there is no directory dir. If Save replaces the checkpoint meanwhile, each rank
+// changed. The error is an fs.ErrNotExist if there is no directory dir, or an empty one. If Save replaces the checkpoint meanwhile, each rank
 // reads either the old one or the new one. PyTorch: torch.distributed.checkpoint.load.
 func Load(ctx context.Context, g *dist.Group, dir string, state State) error {
 	const op = "dcp.Load"

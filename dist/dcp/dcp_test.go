@@ -568,12 +568,56 @@ func TestInterrupted(t *testing.T) {
 	alone(t, func() error { return loads(nil, dir) })
 	alone(t, save)
 	tidy(t, dir)
+	if err := errors.Join(os.Rename(dir, old), os.Mkdir(dir, 0o777)); err != nil { // and a program makes the directory
+		t.Fatal(err)
+	}
+	alone(t, func() error { return loads(nil, dir) })
+	overlap := []dcp.Shard{{Name: "x", Tensor: tensor.Ones([]int{2})}, {Name: "x", Tensor: tensor.Ones([]int{2})}}
+	defer overlap[0].Tensor.Release()
+	defer overlap[1].Tensor.Release()
+	if err := dcp.Save(ctx, nil, dir, dcp.State{Shards: overlap}); err == nil { // which has prepared
+		t.Error("a tensor was saved twice")
+	}
+	tidy(t, dir)
+	alone(t, func() error { return loads(nil, dir) })
+	alone(t, save)
+	tidy(t, dir)
 	if err := os.Symlink(dir, dir+"-link"); err != nil {
 		t.Fatal(err)
 	}
 	alone(t, func() error { return dcp.Save(ctx, nil, dir+"-link", dcp.State{Shards: divided(nil, false)[:1]}) })
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
 		t.Errorf("saved to a link: %v, %v", files, err)
+	}
+}
+
+// TestLinkToNothing tests that a checkpoint is where a link points, also before the first save and after one that was
+// killed between the two renames.
+func TestLinkToNothing(t *testing.T) {
+	leak.Check(t)
+	base := t.TempDir()
+	run, disk := filepath.Join(base, "run"), filepath.Join(base, "disk", "checkpoint")
+	last := filepath.Join(run, "last")
+	if err := errors.Join(os.Mkdir(run, 0o777), os.Symlink("../hop", last), os.Symlink(disk, filepath.Join(base, "hop")), os.Symlink("loop", filepath.Join(run, "loop"))); err != nil {
+		t.Fatal(err)
+	}
+	save := func() error { return dcp.Save(ctx, nil, last, dcp.State{Shards: divided(nil, false)}) }
+	alone(t, save)
+	alone(t, func() error { return errors.Join(loads(nil, disk), loads(nil, last)) })
+	if err := os.Rename(disk, filepath.Join(base, "disk", ".checkpoint.dcp-old")); err != nil {
+		t.Fatal(err)
+	}
+	alone(t, func() error { return loads(nil, last) })
+	alone(t, func() error { return errors.Join(save(), loads(nil, disk)) })
+	tidy(t, disk)
+	alone(t, func() error {
+		if err := dcp.Save(ctx, nil, filepath.Join(run, "loop"), dcp.State{Shards: divided(nil, false)}); err == nil {
+			return errors.New("saved to a link to itself")
+		}
+		return nil
+	})
+	if around, err := os.ReadDir(run); err != nil || len(around) != 2 {
+		t.Errorf("beside the links: %v, %v", around, err)
 	}
 }
 
@@ -861,6 +905,13 @@ func TestErrors(t *testing.T) {
 		check("no values", "values.safetensors", noValues)
 		if errors.Is(noValues, fs.ErrNotExist) || !errors.Is(dcp.Load(ctx, nil, filepath.Join(dir, "none"), dcp.State{}), fs.ErrNotExist) {
 			t.Error("a checkpoint without values is like none")
+		}
+		made := filepath.Join(t.TempDir(), "made")
+		if err := os.Mkdir(made, 0o777); err != nil {
+			return err
+		}
+		if err := dcp.Load(ctx, nil, made, dcp.State{}); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("an empty directory: %v", err)
 		}
 		check("no directory", "no such file", dcp.Load(ctx, nil, filepath.Join(dir, "none"), dcp.State{}))
 		check("a root", "not the name", dcp.Save(ctx, nil, "/", dcp.State{}))

@@ -3,6 +3,7 @@ package dcp
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -23,11 +24,12 @@ func located(dir string) string {
 	if err != nil {
 		return dir
 	}
-	return resolved(path)
+	return resolved(path, 40) // links, as the kernel
 }
 
-// resolved returns an absolute path without the links among the directories that exist.
-func resolved(path string) string {
+// resolved returns an absolute path without links, except those beyond a number of links to what does not exist. A
+// directory to which a link points does not exist before its first save and between the two renames of another.
+func resolved(path string, links int) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real
 	}
@@ -35,7 +37,16 @@ func resolved(path string) string {
 	if parent == path {
 		return path
 	}
-	return filepath.Join(resolved(parent), filepath.Base(path))
+	parent = resolved(parent, links)
+	path = filepath.Join(parent, filepath.Base(path))
+	to, err := os.Readlink(path)
+	if err != nil || links == 0 {
+		return path
+	}
+	if !filepath.IsAbs(to) {
+		to = filepath.Join(parent, to)
+	}
+	return resolved(to, links-1)
 }
 
 // beside returns the path of a hidden directory beside dir.
@@ -54,15 +65,35 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// recovered returns where the checkpoint is of which dir is the name.
+// isEmpty reports whether path is a directory with nothing in it.
+func isEmpty(path string) bool {
+	d, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer d.Close()
+	_, err = d.Readdirnames(1)
+	return errors.Is(err, io.EOF)
+}
+
+// recovered returns where the checkpoint is of which dir is the name. After a save that was killed, a program may have
+// made dir before it started the next one.
 func recovered(dir string) string {
-	if old := beside(dir, oldSuffix); !exists(dir) && exists(old) {
+	if old := beside(dir, oldSuffix); exists(old) && (!exists(dir) || isEmpty(dir)) {
 		return old
 	}
 	return dir
 }
 
-// nameable returns an error if dir cannot be replaced: it has no name, or the process is in it.
+// remove removes a checkpoint, also one that is write-protected.
+func remove(path string) error {
+	if info, err := os.Lstat(path); err == nil && info.IsDir() {
+		_ = os.Chmod(path, info.Mode()|0o700)
+	}
+	return os.RemoveAll(path)
+}
+
+// nameable returns an error if dir cannot be replaced: it has no name, something is mounted there, or the process is in it.
 func nameable(dir string) error {
 	if dir == "" || filepath.Dir(located(dir)) == located(dir) {
 		return fmt.Errorf("%q is not the name of a directory for a checkpoint", dir)
@@ -70,6 +101,9 @@ func nameable(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil {
 		return nil // a new one
+	}
+	if mounted(dir) {
+		return fmt.Errorf("%q is a mount point, which cannot be renamed: save to a directory within it", dir)
 	}
 	current, err := os.Getwd()
 	if err != nil {
@@ -90,6 +124,9 @@ func nameable(dir string) error {
 func prepare(dir string, only bool) (tmp string, mode fs.FileMode, err error) {
 	parent := filepath.Dir(dir)
 	if old := recovered(dir); old != dir {
+		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", 0, err
+		}
 		if err := os.Rename(old, dir); err != nil {
 			return "", 0, err
 		}
@@ -104,7 +141,7 @@ func prepare(dir string, only bool) (tmp string, mode fs.FileMode, err error) {
 	for _, e := range around {
 		path := filepath.Join(parent, e.Name())
 		if path == beside(dir, oldSuffix) || only && strings.HasPrefix(path, beside(dir, savingSuffix)) {
-			if err := os.RemoveAll(path); err != nil {
+			if err := remove(path); err != nil {
 				return "", 0, err
 			}
 		}
@@ -183,7 +220,7 @@ func commit(tmp, dir string) error {
 	if err := syncdir.Sync(filepath.Dir(dir)); err != nil {
 		return err
 	}
-	_ = os.RemoveAll(old) // else the next Save removes it
+	_ = remove(old) // else the next Save removes it
 	return nil
 }
 

@@ -38,8 +38,11 @@
 // checkpoint stays. The same holds if a process is killed; the directory .NAME.dcp-saving-… that it leaves is removed by
 // the next Save. The new directory and its files keep the permissions of the old ones. While a save is in progress, rank 0
 // has locked the file .NAME.dcp-lock, and a save to the same path in another process is an error. On a file system without
-// locks nothing refuses it, and no Save removes what another has left. If an old checkpoint has to be renamed before, and rank 0 is killed between the two renames, it is left as
-// .NAME.dcp-old: Load reads it there, and the next Save renames it back.
+// locks nothing refuses it, and no Save removes what another has left. If an old checkpoint has to be renamed before, and
+// rank 0 is killed between the two renames, it is left as .NAME.dcp-old: Load reads it there, also if an empty directory
+// has been made in its place, and the next Save renames it back.
+//
+// Since a checkpoint is renamed, it cannot be a mount point, such as the volume of a container: save to a directory within it.
 //
 // If the context of a rank ends within a call, the group is aborted, and the other ranks get a *dist.PeerError.
 package dcp
