@@ -87,6 +87,7 @@ const (
 	optimizerPrefix = "optimizer."
 	statePrefix     = optimizerPrefix + "state."
 	optimizerValue  = "optimizer"
+	tensorsKey      = "tensors" // in optimizerValue: the shapes of the optimizer's tensors by their names
 	valuesFile      = "values.safetensors"
 	shardingKey     = "DCP_SHARDING_INFO" // in the metadata of a file
 )
@@ -438,8 +439,13 @@ func (s *saver) add(x Shard) {
 // writeValues writes the values, among them what the optimizers of all ranks have besides tensors.
 func (s *saver) writeValues(parts []checkpoint.Part, plain map[string]any, plans []plan) error {
 	if plain != nil {
-		all := map[string]map[string]cbor.RawMessage{}
+		all, shapes := map[string]map[string]cbor.RawMessage{}, map[string]string{}
 		for _, p := range plans {
+			for _, x := range p.Parts {
+				if strings.HasPrefix(x.Name, statePrefix) {
+					shapes[x.Name] = fmt.Sprint(x.Global)
+				}
+			}
 			if p.Plain == nil {
 				continue
 			}
@@ -449,7 +455,7 @@ func (s *saver) writeValues(parts []checkpoint.Part, plain map[string]any, plans
 			}
 			maps.Copy(all, of)
 		}
-		plain["state"] = all
+		plain["state"], plain[tensorsKey] = all, shapes
 		parts = append([]checkpoint.Part{checkpoint.Value(optimizerValue, &plain)}, parts...)
 	}
 	if len(parts) == 0 {
@@ -544,6 +550,19 @@ func Load(ctx context.Context, g *dist.Group, dir string, state State) error {
 	return agree(ctx, g, op, tensor.WithScope(func() error { return load(ctx, op, located(dir), state) }))
 }
 
+// whole returns an error unless the checkpoint has the optimizer's tensors that Save has listed in its values. Without
+// them, an optimizer would begin anew. Older checkpoints have no list.
+func (all index) whole(plain map[string]any) error {
+	shapes, _ := plain[tensorsKey].(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(shapes)) {
+		cs := all[name]
+		if cs == nil || fmt.Sprint(cs.global()) != shapes[name] {
+			return fmt.Errorf("%w: tensor %.80q of shape %v is missing, or a part of it: a file may have been removed", checkpoint.ErrFormat, name, shapes[name])
+		}
+	}
+	return nil
+}
+
 func load(ctx context.Context, op, dir string, state State) (err error) {
 	targets := slices.Clone(state.Shards)
 	names := map[string]bool{}
@@ -563,8 +582,15 @@ func load(ctx context.Context, op, dir string, state State) (err error) {
 		return refuse.Error(op, checkpoint.ErrFormat, "the checkpoint %s has no values (%s), which State.Optimizer and State.Parts need; "+
 			"PyTorch writes tensors only", dir, valuesFile)
 	}
+	var plain map[string]any
 	tensors := map[string]*tensor.Tensor{} // of the optimizer
 	if state.Optimizer != nil {
+		if err := values.LoadValues(checkpoint.Value(optimizerValue, &plain)); err != nil {
+			return err
+		}
+		if err := saved.whole(plain); err != nil {
+			return fmt.Errorf("%s: %w", dir, err)
+		}
 		params := parameters(state.Optimizer)
 		for _, name := range slices.Sorted(maps.Keys(saved.index)) {
 			p := params[number(name)]
@@ -597,10 +623,6 @@ func load(ctx context.Context, op, dir string, state State) (err error) {
 		}
 	}
 	if state.Optimizer != nil {
-		var plain map[string]any
-		if err := values.LoadValues(checkpoint.Value(optimizerValue, &plain)); err != nil {
-			return err
-		}
 		s, err := optimstate.Unflatten(plain, tensors)
 		if err != nil {
 			return err

@@ -621,6 +621,65 @@ func TestLinkToNothing(t *testing.T) {
 	}
 }
 
+// TestShardFileRemoved tests that a load of a checkpoint from which a file was removed is an error, also if the file has
+// the state of an optimizer alone, and that checkpoints without a list of it load.
+func TestShardFileRemoved(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	state := func(g *dist.Group) (dcp.State, error) {
+		m := nn.NewLinear(2, 2)
+		opt, err := dist.NewZeroRedundancyOptimizer(g, nn.Parameters(m), func(part []*tensor.Tensor) (*optim.Optimizer, error) {
+			return optim.NewAdamW(part, 0.1)
+		})
+		if err == nil {
+			err = errors.Join(m.Forward(tensor.Ones([]int{1, 2})).Sum().Backward(), opt.Step())
+		}
+		return dcp.State{Optimizer: opt}, err
+	}
+	if err := launch.Ranks(ctx, 2, func(g *dist.Group) error {
+		s, err := state(g)
+		if err != nil {
+			return err
+		}
+		return errors.Join(dcp.Save(ctx, g, dir, s), dcp.Load(ctx, g, dir, s))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "shard-00002-model-00001-of-00001.safetensors")); err != nil {
+		t.Fatal(err)
+	}
+	if err := launch.Ranks(ctx, 2, func(g *dist.Group) error {
+		s, err := state(g)
+		if err != nil {
+			return err
+		}
+		if err := dcp.Load(ctx, g, dir, s); err == nil || !strings.Contains(err.Error(), "is missing") || g.Rank() == 0 && !errors.Is(err, checkpoint.ErrFormat) {
+			return fmt.Errorf("without a file: %v", err)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	var plain map[string]any
+	values := filepath.Join(dir, "values.safetensors")
+	if err := checkpoint.LoadValues(values, checkpoint.Value("optimizer", &plain)); err != nil {
+		t.Fatal(err)
+	}
+	delete(plain, "tensors")
+	if err := checkpoint.SaveValues(values, checkpoint.Value("optimizer", &plain)); err != nil {
+		t.Fatal(err)
+	}
+	if err := launch.Ranks(ctx, 2, func(g *dist.Group) error {
+		s, err := state(g)
+		if err != nil {
+			return err
+		}
+		return dcp.Load(ctx, g, dir, s)
+	}); err != nil {
+		t.Errorf("a checkpoint without a list: %v", err)
+	}
+}
+
 // TestCurrentDirectory tests that no checkpoint replaces the current directory or one that contains it.
 func TestCurrentDirectory(t *testing.T) {
 	leak.Check(t)
