@@ -711,6 +711,30 @@ func TestDDPMemory(t *testing.T) {
 	})
 }
 
+// TestZeroStepFails tests that a rank whose Step fails is named by the others, which wait for it.
+func TestZeroStepFails(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		m := nn.NewLinear(2, 2)
+		opt, err := dist.NewZeroRedundancyOptimizer(g, nn.Parameters(m), func(part []*tensor.Tensor) (*optim.Optimizer, error) {
+			return optim.NewSGD(part, 0.1)
+		})
+		if err != nil {
+			return err
+		}
+		defer opt.Release()
+		if g.Rank() == 0 {
+			return blames(opt.Step(), "Step", dist.ErrConnection, 1)
+		}
+		stop := errors.New("stop")
+		opt.Local().RegisterStepPreHook(func(*optim.Optimizer) error { return stop })
+		if err := opt.Step(); !errors.Is(err, stop) {
+			return fmt.Errorf("a step that fails: %w", err)
+		}
+		return nil
+	})
+}
+
 // TestZeroRedundancyOptimizer tests that two ranks that divide the optimizer's state have the losses of those that do not,
 // also after the state was saved and loaded, and half of its bytes.
 func TestZeroRedundancyOptimizer(t *testing.T) {

@@ -114,12 +114,14 @@ func (z *ZeroRedundancyOptimizer) Release() {
 	}
 }
 
-// Step updates this rank's parameters and copies those of the other ranks from them. All ranks must call it.
+// Step updates this rank's parameters and copies those of the other ranks from them. All ranks must call it. If it fails,
+// the group can only be closed.
 func (z *ZeroRedundancyOptimizer) Step() error {
 	if !z.made() {
 		return refuse.Nil("Step", "an optimizer")
 	}
 	if err := z.local.Step(); err != nil {
+		_ = z.g.Abort() // the other ranks wait for this one
 		return err
 	}
 	for r := range z.parts {
