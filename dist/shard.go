@@ -27,9 +27,10 @@ type FSDPModule struct {
 
 	g      *Group
 	o      shardOptions
-	params []*ShardedParameter `nn:"-"`
-	inner  []*FSDPModule       `nn:"-"` // those of modules within Module
-	per    int                 // elements of a rank in a collective
+	params []*ShardedParameter                  `nn:"-"`
+	of     map[*tensor.Tensor]*ShardedParameter `nn:"-"` // params by their tensors
+	inner  []*FSDPModule                        `nn:"-"` // those of modules within Module
+	per    int                                  // elements of a rank in a collective
 	noSync bool
 
 	nextForward, nextBackward []*FSDPModule `nn:"-"` // those whose gathers passes of this one start
@@ -254,6 +255,10 @@ func (m *FSDPModule) adopt(op string) error {
 		}
 	}
 	m.pending = make([]*tensor.Tensor, len(m.params))
+	m.of = make(map[*tensor.Tensor]*ShardedParameter, len(m.params))
+	for _, p := range m.params {
+		m.of[p.Tensor] = p
+	}
 	return nil
 }
 

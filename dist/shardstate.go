@@ -50,14 +50,13 @@ func (p *ShardedParameter) Gather(ctx context.Context, t *tensor.Tensor, dst int
 // Sharding returns the shape of the whole parameter of which t is this rank's rows, and where t begins in it, or nil if m has
 // not divided t. See package dcp: its Model takes the outermost FSDPModule.
 func (m *FSDPModule) Sharding(t *tensor.Tensor) (global, offsets []int) {
-	for _, p := range m.Parameters() {
-		if p.Tensor == t {
-			offsets = make([]int, len(p.Shape))
-			offsets[0] = p.Offset
-			return slices.Clone(p.Shape), offsets
-		}
+	if m == nil || m.of[t] == nil {
+		return nil, nil
 	}
-	return nil, nil
+	p := m.of[t]
+	offsets = make([]int, len(p.Shape))
+	offsets[0] = p.Offset
+	return slices.Clone(p.Shape), offsets
 }
 
 // FullStateDict returns, on the rank dst, the state of a model with whole parameters, as nn.StateDict does for an
