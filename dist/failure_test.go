@@ -215,8 +215,14 @@ func TestInitEnds(t *testing.T) {
 	if err := alone(ends); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled context: %v", err)
 	}
-	if err := alone(ctx, dist.Timeout(50*time.Millisecond)); !errors.Is(err, dist.ErrTimeout) {
+	if err := alone(ctx, dist.Timeout(50*time.Millisecond)); !errors.Is(err, dist.ErrTimeout) || !strings.Contains(err.Error(), "rank 1)") {
 		t.Errorf("a timeout: %v", err)
+	}
+	address := "127.0.0.1:" + freePort(t)
+	g, err := dist.Init(ctx, dist.InitMethod("tcp://"+address), dist.Rank(0), dist.WorldSize(100), dist.Timeout(50*time.Millisecond))
+	if g != nil || !errors.Is(err, dist.ErrTimeout) || !strings.Contains(err.Error(), address+", unless") || !strings.Contains(err.Error(), "rank 1, 2, 3") ||
+		!strings.Contains(err.Error(), "16, … (99 of 100)") {
+		t.Errorf("a timeout with 100 ranks: %v, %v", g, err)
 	}
 }
 

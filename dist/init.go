@@ -139,6 +139,9 @@ func ReadEnvironment() (*Environment, error) {
 			}
 		}
 		if host != "" && port != "" {
+			if strings.HasPrefix(host, "[") { // an IPv6 address as in a URL
+				host = strings.TrimSuffix(host[1:], "]")
+			}
 			e.Addr = net.JoinHostPort(host, port)
 		}
 		found = true
@@ -193,37 +196,36 @@ func Init(ctx context.Context, opts ...Option) (*Group, error) {
 	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	g, err := o.start(ctx, op)
+	g, missing, err := o.start(ctx, op)
 	if errors.Is(err, ErrTimeout) && outer.Err() == nil && ctx.Err() != nil {
-		return nil, fmt.Errorf("%w (not all ranks connected within the Timeout, %v)", err, o.timeout)
+		return nil, fmt.Errorf("%w (not all ranks connected within the Timeout, %v%s)", err, o.timeout, missing)
 	}
 	return g, err
 }
 
-// start connects to the others and returns the group of all.
-func (o *options) start(ctx context.Context, op string) (*Group, error) {
-	var err error
+// start connects to the others and returns the group of all. missing says which ranks have not come to the store.
+func (o *options) start(ctx context.Context, op string) (g *Group, missing string, err error) {
 	host := 0
 	store := o.store
 	if store == nil {
 		if store, host, err = o.meet(ctx, op); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		defer store.Close() // the group keeps what it needs
 	} else {
 		host = -1
 		if o.method != "" {
-			return nil, refuse.Error(op, tensor.ErrArgument, "both a store and InitMethod %q are given", o.method)
+			return nil, "", refuse.Error(op, tensor.ErrArgument, "both a store and InitMethod %q are given", o.method)
 		}
 	}
 	if err := checkRank(op, o.rank, o.world); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	j, err := newJob(op, store, host)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	g := &Group{name: "0", rank: o.rank, size: o.world, timeout: o.timeout, checked: o.checked, backend: o.backend, backends: o.backends, job: j}
+	g = &Group{name: "0", rank: o.rank, size: o.world, timeout: o.timeout, checked: o.checked, backend: o.backend, backends: o.backends, job: j}
 	for r := range o.world {
 		g.members = append(g.members, r)
 	}
@@ -237,10 +239,38 @@ func (o *options) start(ctx context.Context, op string) (*Group, error) {
 		err = g.connect(ctx, op, j.store, g.name)
 	}
 	if err != nil {
+		if errors.Is(err, ErrTimeout) {
+			missing = g.missing()
+		}
 		_ = g.Close()
-		return nil, err
+		return nil, missing, err
 	}
-	return g, nil
+	return g, "", nil
+}
+
+// missing says which ranks have not come to the store, if there are any. Those written in Python have no address in it.
+func (g *Group) missing() string {
+	const most = 16
+	var none []string
+	for r := range g.size {
+		if there, err := g.job.store.Check(addressKey(r)); err != nil {
+			return ""
+		} else if !there {
+			none = append(none, strconv.Itoa(r))
+		}
+	}
+	if len(none) == 0 {
+		return ""
+	}
+	text := strings.Join(none[:min(most, len(none))], ", ")
+	if len(none) > most {
+		text += fmt.Sprintf(", … (%d of %d)", len(none), g.size)
+	}
+	at := "the store"
+	if g.job.store.addr != "" {
+		at += " at " + g.job.store.addr
+	}
+	return fmt.Sprintf("; these have not come to %s, unless they are written in Python: rank %s", at, text)
 }
 
 func checkRank(op string, rank, world int) error {

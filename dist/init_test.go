@@ -29,6 +29,7 @@ func TestReadEnvironment(t *testing.T) {
 		{"RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=5 TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RESTART_COUNT=2 GROUP_WORLD_SIZE=1",
 			dist.Environment{Rank: 3, WorldSize: 4, LocalRank: 1, LocalWorldSize: 2, Addr: "a:5", AgentStore: true, Restarts: 2, OneAgent: true}},
 		{"RANK=0 WORLD_SIZE=1 MASTER_ADDR=fe80::1 MASTER_PORT=5 SLURM_PROCID=7 SLURM_NTASKS=8", dist.Environment{WorldSize: 1, Addr: "[fe80::1]:5"}},
+		{"RANK=0 WORLD_SIZE=1 MASTER_ADDR=[::1] MASTER_PORT=5", dist.Environment{WorldSize: 1, Addr: "[::1]:5"}},
 		{"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1",
 			dist.Environment{Rank: 1, WorldSize: 2, LocalWorldSize: 1}},
 		{"PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MASTER_ADDR=a MASTER_PORT=5", dist.Environment{Rank: 1, WorldSize: 2, LocalRank: 1, Addr: "a:5"}},
