@@ -2,6 +2,7 @@ package dist
 
 import (
 	"context"
+	"errors"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/cshim"
@@ -85,9 +86,15 @@ type step struct {
 	xs, targets []*tensor.Tensor // on the first and the last rank
 	inputs      []*tensor.Tensor // of the microbatches in flight
 	outputs     []*tensor.Tensor
-	sends       []*Work
+	sends       []sending
 	total       *tensor.Tensor // of the losses, on the last rank, nil elsewhere
 	forwardOnly bool
+}
+
+// sending is what was sent for a microbatch: an output, or the gradient of an input. It is kept until it has arrived.
+type sending struct {
+	peer, microbatch int
+	works            []*Work
 }
 
 // Step runs the forward and backward passes of a batch and returns its loss, on all ranks. x, on the first rank, and target, on
@@ -156,10 +163,7 @@ func (s *step) run(x, target *tensor.Tensor) (err error) {
 	if err := s.meet(); err != nil {
 		return err
 	}
-	ahead := s.g.size - 1 - s.g.rank // forward passes before the first backward pass
-	if s.gpipe || s.forwardOnly || ahead > s.microbatches {
-		ahead = s.microbatches
-	}
+	ahead := s.ahead(s.g.rank)
 	rounds := s.microbatches + ahead
 	if s.forwardOnly {
 		rounds = s.microbatches
@@ -175,8 +179,13 @@ func (s *step) run(x, target *tensor.Tensor) (err error) {
 		}
 		if !s.last() {
 			requires := forward && s.outputs[i].RequiresGrad()
-			if gy, err = s.exchange(y, requires, backward && s.outputs[i-ahead].RequiresGrad(), s.g.rank+1); err != nil {
+			if gy, err = s.exchange(y, i, requires, backward && s.outputs[i-ahead].RequiresGrad(), s.g.rank+1); err != nil {
 				return err
+			}
+			if gy != nil {
+				if err := s.arrived(s.g.rank+1, i-ahead); err != nil {
+					return err
+				}
 			}
 		}
 		if s.forwardOnly {
@@ -194,20 +203,46 @@ func (s *step) run(x, target *tensor.Tensor) (err error) {
 		}
 		if !s.first() {
 			next := i + 1
-			x, err := s.exchange(gx, false, next < s.microbatches, s.g.rank-1)
+			x, err := s.exchange(gx, i-ahead, false, next < s.microbatches, s.g.rank-1)
 			if err != nil {
 				return err
 			}
 			if x != nil {
 				s.inputs[next] = x
+				// The other rank sends it after its round before.
+				if err := s.arrived(s.g.rank-1, next-1-s.ahead(s.g.rank-1)); err != nil {
+					return err
+				}
 			}
 		}
 	}
-	for _, w := range s.sends {
-		if err := w.Wait(s.ctx); err != nil {
-			return err
+	return errors.Join(s.arrived(s.g.rank-1, s.microbatches), s.arrived(s.g.rank+1, s.microbatches))
+}
+
+// ahead returns the number of forward passes of a rank before its first backward pass.
+func (s *step) ahead(rank int) int {
+	if s.gpipe || s.forwardOnly {
+		return s.microbatches
+	}
+	return min(s.g.size-1-rank, s.microbatches)
+}
+
+// arrived waits for the sends to a rank up to those for a microbatch, and drops them.
+func (s *step) arrived(peer, microbatch int) error {
+	rest := s.sends[:0]
+	for _, x := range s.sends {
+		if x.peer != peer || x.microbatch > microbatch {
+			rest = append(rest, x)
+			continue
+		}
+		for _, w := range x.works {
+			if err := w.Wait(s.ctx); err != nil {
+				return err
+			}
 		}
 	}
+	clear(s.sends[len(rest):])
+	s.sends = rest
 	return nil
 }
 
@@ -253,7 +288,7 @@ func (s *step) forward(i int) (out *tensor.Tensor, err error) {
 	if s.first() {
 		s.inputs[i] = s.xs[i]
 	} else if s.inputs[i] == nil {
-		if s.inputs[i], err = s.exchange(nil, false, true, s.g.rank-1); err != nil {
+		if s.inputs[i], err = s.exchange(nil, i, false, true, s.g.rank-1); err != nil {
 			return nil, err
 		}
 	}
@@ -304,11 +339,12 @@ func (s *step) backward(i int, gy *tensor.Tensor) (gx *tensor.Tensor, err error)
 // maxDims is the number of dimensions in a header.
 const maxDims = 8
 
-// exchange sends out, unless it is nil, to the rank peer and releases it, and receives from the rank if in is set.
-// requires says whether the rank is to send back a gradient of out.
-func (s *step) exchange(out *tensor.Tensor, requires, in bool, peer int) (received *tensor.Tensor, err error) {
+// exchange sends out, of a microbatch, unless it is nil, to the rank peer and releases it, and receives from the rank if in
+// is set. requires says whether the rank is to send back a gradient of out.
+func (s *step) exchange(out *tensor.Tensor, microbatch int, requires, in bool, peer int) (received *tensor.Tensor, err error) {
 	if out != nil {
 		defer out.Release()
+		s.sends = append(s.sends, sending{peer: peer, microbatch: microbatch})
 		if err := s.sendHeader(out, requires, peer); err != nil {
 			return nil, err
 		}
@@ -366,7 +402,8 @@ func (s *step) sendHeader(t *tensor.Tensor, requires bool, to int) error {
 func (s *step) send(t *tensor.Tensor, to int) error {
 	w, err := s.g.SendAsync(t, to, 0)
 	if err == nil {
-		s.sends = append(s.sends, w)
+		last := &s.sends[len(s.sends)-1]
+		last.works = append(last.works, w)
 	}
 	return err
 }

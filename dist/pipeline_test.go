@@ -10,6 +10,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // TestPipeline compares three stages with the whole model, in both schedules and with fewer microbatches than stages.
@@ -57,6 +58,41 @@ func TestPipeline(t *testing.T) {
 			})
 		}
 	}
+}
+
+// scaled is a stage that takes and returns a row of the size of Scale, and notes the most memory during its forward passes.
+type scaled struct {
+	Scale *tensor.Tensor
+	most  int64
+}
+
+func (w *scaled) Forward(x *tensor.Tensor) *tensor.Tensor {
+	if s, err := vram.Stats(vram.CPU); err == nil {
+		w.most = max(w.most, s.Requested)
+	}
+	return x.Mul(w.Scale)
+}
+
+// TestPipelineMemory tests that 1F1B keeps the tensors of a few microbatches, also of those that it has sent.
+func TestPipelineMemory(t *testing.T) {
+	leak.Check(t)
+	const elements, microbatches = 1 << 18, 32 // a megabyte each
+	ranks(t, 3, func(g *dist.Group) error {
+		w := &scaled{Scale: tensor.Ones([]int{elements}).RequiresGrad_()}
+		p, err := dist.NewPipeline(g, w, func(y, target *tensor.Tensor) *tensor.Tensor { return y.Sub(target).Square().Mean() }, microbatches)
+		if err != nil {
+			return err
+		}
+		x, target := tensor.Ones([]int{1, 1}).Expand(microbatches, elements), tensor.Ones([]int{microbatches, 1})
+		before, err := vram.Stats(vram.CPU)
+		if err := errors.Join(err, g.Barrier(ctx), second(p.Step(ctx, x, target))); err != nil {
+			return err
+		}
+		if got := (w.most - before.Requested) / (4 * elements); got > 40 {
+			t.Errorf("rank %d: %d MB during a step", g.Rank(), got)
+		}
+		return nil
+	})
 }
 
 // TestPipelineErrors tests that an error of a stage is an error of all ranks.
