@@ -69,6 +69,48 @@ func TestAbsentSender(t *testing.T) {
 	}, dist.Timeout(time.Second))
 }
 
+// TestLateRanks tests that sends, receives, monitored barriers and compared collectives wait for a late rank as long as the
+// group's timeout, not as long as gloo connects.
+func TestLateRanks(t *testing.T) {
+	leak.Check(t)
+	x := func() *tensor.Tensor { return tensor.Ones([]int{4}) }
+	large := func() *tensor.Tensor { return tensor.Ones([]int{4_000_000}) } // more than a socket takes
+	var all sync.WaitGroup
+	for _, late := range []func(g *dist.Group) error{
+		func(g *dist.Group) error {
+			if g.Rank() == 0 {
+				return g.Send(ctx, x(), 1, 0)
+			}
+			return g.Recv(ctx, x(), 0, 0)
+		},
+		func(g *dist.Group) error {
+			if g.Rank() == 0 {
+				return dist.SendObject(ctx, g, 1, 1, 0)
+			}
+			_, _, err := dist.RecvObject[int](ctx, g, dist.AnySource, 0)
+			return err
+		},
+		func(g *dist.Group) error {
+			if g.Rank() == 0 {
+				return g.Recv(ctx, large(), 1, 0)
+			}
+			return g.Send(ctx, large(), 0, 0)
+		},
+		func(g *dist.Group) error { return g.MonitoredBarrier(ctx, 0) },
+		func(g *dist.Group) error { return g.AllReduce(ctx, x(), dist.Sum) },
+	} {
+		all.Go(func() {
+			ranks(t, 2, func(g *dist.Group) error {
+				if g.Rank() == 0 {
+					time.Sleep(3 * time.Second)
+				}
+				return late(g)
+			}, dist.Timeout(10*time.Second), dist.CheckCollectives(true))
+		})
+	}
+	all.Wait()
+}
+
 // TestMonitoredBarrierNames tests that a monitored barrier names all ranks that did not come.
 func TestMonitoredBarrierNames(t *testing.T) {
 	leak.Check(t)

@@ -57,7 +57,22 @@ std::recursive_mutex &starting() {
   return *mutex;
 }
 
-// The collectives that libtorch's C++ code starts by itself.
+// A send or receive, of which a wait without a time of its own ends with the group's timeout. gloo's transport
+// would take the time in which it connects, and has no function that changes it afterwards.
+class Timed final : public c10d::Work {
+ public:
+  Timed(intrusive_ptr<c10d::Work> work, milliseconds timeout) : work_(std::move(work)), timeout_(timeout) {}
+  bool wait(milliseconds timeout) override { return work_->wait(timeout == kNoTimeout ? timeout_ : timeout); }
+  void abort() override { work_->abort(); }
+  int sourceRank() const override { return work_->sourceRank(); }
+
+ private:
+  const intrusive_ptr<c10d::Work> work_;
+  const milliseconds timeout_;
+};
+
+// The collectives that libtorch's C++ code starts by itself, and the sends and receives, of which c10d's monitored
+// barrier consists, too.
 class Gloo final : public c10d::ProcessGroupGloo {
  public:
   using c10d::ProcessGroupGloo::ProcessGroupGloo;
@@ -73,6 +88,20 @@ class Gloo final : public c10d::ProcessGroupGloo {
                                       const c10d::AllgatherOptions &o) override {
     std::lock_guard<std::recursive_mutex> lock(starting());
     return ProcessGroupGloo::allgather(out, in, o);
+  }
+  intrusive_ptr<c10d::Work> send(std::vector<at::Tensor> &tensors, int to, int tag) override {
+    return timed(ProcessGroupGloo::send(tensors, to, tag));
+  }
+  intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor> &tensors, int from, int tag) override {
+    return timed(ProcessGroupGloo::recv(tensors, from, tag));
+  }
+  intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor> &tensors, int tag) override {
+    return timed(ProcessGroupGloo::recvAnysource(tensors, tag));
+  }
+
+ private:
+  intrusive_ptr<c10d::Work> timed(intrusive_ptr<c10d::Work> work) {
+    return c10::make_intrusive<Timed>(std::move(work), getOptions()->timeout);
   }
 };
 
