@@ -473,7 +473,7 @@ func TestNil(t *testing.T) {
 	}
 }
 
-// TestCheckCollectives tests that collectives that differ between the ranks are an error on all of them.
+// TestCheckCollectives tests that collectives that differ between the ranks are an error on all of them, and that models train.
 func TestCheckCollectives(t *testing.T) {
 	leak.Check(t)
 	ranks(t, 2, func(g *dist.Group) error {
@@ -491,6 +491,6 @@ func TestCheckCollectives(t *testing.T) {
 				return fmt.Errorf("other sizes: %v", err)
 			}
 		}
-		return sub.Close()
+		return errors.Join(sub.Close(), equalReplicas(g))
 	}, dist.CheckCollectives(true))
 }

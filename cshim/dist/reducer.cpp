@@ -264,7 +264,8 @@ ls_error *ls_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n
         std::vector<int64_t>{o->first_bucket_bytes, o->bucket_bytes});
     r->logger = std::make_shared<c10d::Logger>(r->reducer);
     r->reducer->set_logger(std::weak_ptr<c10d::Logger>(r->logger));
-    r->logger->set_construction_data_and_log("Linstock", {}, -1, true, false, r->static_graph);
+    // It would take the wrapper of a checked group's backend for a gloo backend.
+    if (!g.checked) r->logger->set_construction_data_and_log("Linstock", {}, -1, true, false, r->static_graph);
     if (r->static_graph) {
       r->reducer->set_static_graph();
       r->logger->set_static_graph();
