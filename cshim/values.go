@@ -7,7 +7,10 @@ package cshim
 */
 import "C"
 
-import "unsafe"
+import (
+	"strings"
+	"unsafe"
+)
 
 // Handle is an owned reference to a native tensor; 0 is none.
 type Handle uintptr
@@ -79,7 +82,25 @@ func Take(ref ErrorRef) *Error {
 	e := &Error{Code(ref.code), int32(ref.device_error), uint64(ref.callback), int64(ref.bytes), int64(ref.live), int32(ref.device), C.GoString(ref.message),
 		C.GoString(ref.node), uint32(ref.site)}
 	C.lsc_error_free(ref)
+	e.ofBarrier()
 	return e
+}
+
+// ofBarrier sets the code of the error of c10d's monitored barrier, which has no type of its own: rank 0 lists the ranks that
+// were late, the others say that rank 0 did not answer. A checked group has one before each collective, to whose error c10d
+// adds a line.
+func (e *Error) ofBarrier() {
+	_, rest, checked := strings.Cut(e.Message, "Monitored Barrier encountered error")
+	if e.Code != CodeGeneric || !checked && !strings.Contains(e.Message, "monitoredBarrier") {
+		return
+	}
+	if _, text, found := strings.Cut(rest, "\n"); found {
+		e.Message = text
+	}
+	e.Code = CodeConnection
+	if strings.Contains(e.Message, "failed to pass monitoredBarrier") {
+		e.Code = CodeTimeout
+	}
 }
 
 // NoDeviceMemory reports whether an operator failed because a device other than the CPU had no memory, and

@@ -3,6 +3,8 @@ package dist
 import (
 	"errors"
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -50,6 +52,21 @@ func (e *PeerError) Unwrap() error {
 		return nil
 	}
 	return e.Kind
+}
+
+// lateRanks are in the error of c10d's monitored barrier on rank 0.
+var lateRanks = regexp.MustCompile(`[Rr]anks? ([0-9, ]+) failed to pass monitoredBarrier`)
+
+// late returns the ranks that the message of a monitored barrier names, without this one.
+func (g *Group) late(message string) (ranks []int) {
+	if m := lateRanks.FindStringSubmatch(message); m != nil {
+		for _, s := range strings.Split(m[1], ",") {
+			if r, err := strconv.Atoi(strings.TrimSpace(s)); err == nil && r != g.rank {
+				ranks = append(ranks, r)
+			}
+		}
+	}
+	return ranks
 }
 
 // network returns the message of a native error that is an ErrTimeout or ErrConnection, and which.

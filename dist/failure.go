@@ -120,7 +120,8 @@ type failure struct {
 
 func (f *failure) error(op string, rank int) error {
 	<-f.done
-	return &PeerError{Ranks: slices.Clone(f.ranks), Op: op, Rank: rank, Kind: f.kind, Message: f.message, Caller: callsite.Line()}
+	others := slices.DeleteFunc(slices.Clone(f.ranks), func(r int) bool { return r == rank })
+	return &PeerError{Ranks: others, Op: op, Rank: rank, Kind: f.kind, Message: f.message, Caller: callsite.Line()}
 }
 
 func (f *failure) stuck() bool {
@@ -148,6 +149,9 @@ func (g *Group) diagnose(op string, late []int, err error) error {
 	}
 	g.state.Unlock()
 	if first {
+		if late == nil {
+			late = g.late(message)
+		}
 		f.ranks, f.blocked = g.judge(late)
 		close(f.done)
 	}
@@ -405,6 +409,38 @@ func (g *Group) lookout() (stop func()) {
 				return
 			}
 		}
+	}()
+	return func() { close(done) }
+}
+
+// lookoutForSenders looks, until stop is called, whether another rank can still send to a receive from any rank, of which
+// gloo does not notice that connections are closed. It cuts the connections when one has failed or ended without a word,
+// or all have left: what a rank has sent before it left is still to arrive.
+func (g *Group) lookoutForSenders() (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		look := time.NewTicker(max(grace, time.Duration(g.size)*10*time.Millisecond)) // the store answers all ranks
+		defer look.Stop()
+		for seen := 0; seen < 2; {
+			select {
+			case <-done:
+				return
+			case <-look.C:
+			}
+			reports, err := g.reports()
+			left, silent := of(reports, leaves), of(reports, "")
+			switch {
+			case err != nil && g.size > 2:
+				return // the store's host may have left
+			case err != nil, len(left)+len(silent) < len(reports):
+				seen = 2
+			case len(silent) == 0 || len(g.ended(silent...)) != 0:
+				seen++
+			default:
+				seen = 0
+			}
+		}
+		_ = g.cut("")
 	}()
 	return func() { close(done) }
 }

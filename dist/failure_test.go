@@ -111,6 +111,74 @@ func TestLateRanks(t *testing.T) {
 	all.Wait()
 }
 
+// TestReceiveFromAnyEnds tests that a receive from any rank ends with its context, when the group is closed, and when all
+// other ranks have left, but not while one of them may send.
+func TestReceiveFromAnyEnds(t *testing.T) {
+	leak.Check(t)
+	begun := time.Now()
+	var all sync.WaitGroup
+	job := func(f func(g *dist.Group) error) {
+		all.Go(func() {
+			ranks(t, 3, func(g *dist.Group) error { return errors.Join(g.Barrier(ctx), f(g)) })
+		})
+	}
+	for _, receive := range []func(ctx context.Context, g *dist.Group) error{
+		func(ctx context.Context, g *dist.Group) error { return g.Recv(ctx, vector(0), dist.AnySource, 0) },
+		func(ctx context.Context, g *dist.Group) error {
+			_, _, err := dist.RecvObject[int](ctx, g, dist.AnySource, 0)
+			return err
+		},
+	} {
+		job(func(g *dist.Group) error {
+			if g.Rank() != 0 {
+				return blames(g.Barrier(ctx), "Barrier", dist.ErrConnection, 0)
+			}
+			ends, end := context.WithCancel(ctx)
+			time.AfterFunc(20*time.Millisecond, end)
+			if err := receive(ends, g); !errors.Is(err, context.Canceled) {
+				return fmt.Errorf("a context that ends: %w", err)
+			}
+			return nil
+		})
+	}
+	job(func(g *dist.Group) error {
+		if g.Rank() != 0 {
+			return nil
+		}
+		return blames(g.Recv(ctx, vector(0), dist.AnySource, 0), "Recv", dist.ErrConnection, 1, 2)
+	})
+	job(func(g *dist.Group) error {
+		switch g.Rank() {
+		case 1:
+			return nil // has left
+		case 2:
+			time.Sleep(4 * time.Second)
+			return g.Send(ctx, vector(7), 0, 0)
+		}
+		x := vector(0)
+		return errors.Join(g.Recv(ctx, x, dist.AnySource, 0), want("x", x, 7))
+	})
+	job(func(g *dist.Group) error {
+		if g.Rank() != 0 {
+			return blames(g.Barrier(ctx), "Barrier", dist.ErrConnection, 0)
+		}
+		w, err := g.RecvAsync(vector(0), dist.AnySource, 0)
+		if err != nil {
+			return err
+		}
+		closed := make(chan error)
+		time.AfterFunc(20*time.Millisecond, func() { closed <- g.Close() })
+		if err := w.Wait(ctx); !errors.Is(err, dist.ErrClosed) {
+			t.Errorf("a group that is closed: %v", err)
+		}
+		return <-closed
+	})
+	all.Wait()
+	if took := time.Since(begun); took > 30*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
 // TestMonitoredBarrierNames tests that a monitored barrier names all ranks that did not come.
 func TestMonitoredBarrierNames(t *testing.T) {
 	leak.Check(t)

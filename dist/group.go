@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,6 +43,7 @@ type Group struct {
 
 	state   sync.Mutex
 	aborted bool
+	severed bool                   // cut was called
 	kept    map[*Work]struct{}     // those that only a wait completes
 	parts   map[io.Closer]struct{} // the DDPs and FSDPModules that are open
 	failure *failure
@@ -323,14 +323,29 @@ func (g *Group) Abort() error {
 	return g.cut("Abort")
 }
 
-// cut closes the connections of a group that is not freed yet.
+// cut closes the connections of a group that is not freed yet, and ends the waits that do not notice it.
 func (g *Group) cut(op string) error {
+	g.state.Lock()
+	g.severed = true
+	kept := slices.Collect(maps.Keys(g.kept))
+	g.state.Unlock()
+	for _, w := range kept {
+		if w.any {
+			w.interrupt()
+		}
+	}
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	if g.native == 0 {
 		return nil
 	}
 	return failed(op, g.native.Abort())
+}
+
+func (g *Group) isSevered() bool {
+	g.state.Lock()
+	defer g.state.Unlock()
+	return g.severed
 }
 
 // Close leaves the group; see the package documentation. A second Close does nothing. PyTorch:
@@ -341,7 +356,6 @@ func (g *Group) Close() error {
 	}
 	g.state.Lock()
 	cut := len(g.kept) != 0
-	clear(g.kept)
 	parts := slices.Collect(maps.Keys(g.parts))
 	f, aborted := g.failure, g.aborted
 	g.state.Unlock()
@@ -369,6 +383,9 @@ func (g *Group) Close() error {
 	g.native.Free()
 	g.native = 0
 	g.mu.Unlock()
+	g.state.Lock()
+	clear(g.kept)
+	g.state.Unlock()
 	if stuck {
 		return err // the stores' calls that do not return would be waited for
 	}
@@ -398,11 +415,10 @@ func (g *Group) BarrierAsync() (*Work, error) {
 	return g.begin("Barrier", cshim.Collective{Kind: cshim.Barrier}, nil, nil)
 }
 
-var lateRanks = regexp.MustCompile(`[Rr]anks? ([0-9, ]+) failed to pass monitoredBarrier`)
-
-// MonitoredBarrier waits until all ranks have called it, at most for timeout, or for the group's timeout if it is 0. If
-// some do not, the error is a *PeerError that names them. It takes longer than Barrier: rank 0 waits for each rank. No other
-// collective of the group may be in flight. PyTorch: torch.distributed.monitored_barrier with wait_all_ranks.
+// MonitoredBarrier waits until all ranks have called it. Rank 0 waits at most for timeout, or for the group's timeout if it
+// is 0, for each rank, the others for the group's timeout. If some ranks do not call it, the error is a *PeerError that
+// names them. It takes longer than Barrier. No other collective of the group may be in flight. PyTorch:
+// torch.distributed.monitored_barrier with wait_all_ranks.
 func (g *Group) MonitoredBarrier(ctx context.Context, timeout time.Duration) error {
 	const op = "MonitoredBarrier"
 	if ctx == nil {
@@ -420,21 +436,7 @@ func (g *Group) MonitoredBarrier(ctx context.Context, timeout time.Duration) err
 	if failure == nil || err != nil {
 		return err
 	}
-	var late []int
-	var native *cshim.Error
-	if errors.As(failure, &native) && native.Code == cshim.CodeGeneric {
-		// gloo raises an error of another type, with a text: the others that rank 0 did not answer, rank 0 the list.
-		native.Code = cshim.CodeConnection
-		if m := lateRanks.FindStringSubmatch(native.Message); m != nil {
-			native.Code = cshim.CodeTimeout
-			for _, s := range strings.Split(m[1], ",") {
-				if r, err := strconv.Atoi(strings.TrimSpace(s)); err == nil {
-					late = append(late, r)
-				}
-			}
-		}
-	}
-	return g.diagnose(op, late, failure)
+	return g.diagnose(op, nil, failure)
 }
 
 // String returns the name of the group, the rank and the number of ranks.

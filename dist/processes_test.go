@@ -146,6 +146,15 @@ var roles = map[string]func(g *dist.Group) error{
 	"killed":                        dies(2, syscall.SIGKILL, dist.ErrConnection),
 	"host killed":                   dies(0, syscall.SIGKILL, dist.ErrConnection),
 	"stopped":                       dies(1, syscall.SIGSTOP, nil),
+	"killed sender": func(g *dist.Group) error {
+		if err := g.Barrier(ctx); err != nil {
+			return err
+		}
+		if g.Rank() == 1 {
+			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+		return blames(g.Recv(ctx, vector(0), dist.AnySource, 0), "Recv", dist.ErrConnection, 1)
+	},
 }
 
 // killedInBackward returns a role in which one rank sends itself a signal before its third backward pass, and the others name it.
@@ -163,7 +172,8 @@ func killedInBackward(opts ...dist.DDPOption) func(g *dist.Group) error {
 			}
 			err = loss.Backward()
 			if i == 2 {
-				return errors.Join(blames(err, "Backward", dist.ErrConnection, 1), blames(ddp.Forward(wave([]int{8, 12}, i)).Err(), "Forward", dist.ErrConnection, 1))
+				kind := ofDead(dist.ErrConnection)
+				return errors.Join(blames(err, "Backward", kind, 1), blames(ddp.Forward(wave([]int{8, 12}, i)).Err(), "Forward", kind, 1))
 			}
 			if err != nil {
 				return err
@@ -237,9 +247,19 @@ func equalReplicas(g *dist.Group, opts ...dist.DDPOption) error {
 	return want("differences", all.View(g.Size(), -1).Sub(mine).Abs().Max().View(1), 0)
 }
 
+// ofDead returns kind, or nil for any if the ranks compare their collectives: the barrier before does not say why a rank failed
+// to pass it.
+func ofDead(kind error) error {
+	if os.Getenv("TORCH_DISTRIBUTED_DEBUG") == "DETAIL" {
+		return nil
+	}
+	return kind
+}
+
 // dies returns a role in which one rank sends itself a signal between two collectives, and the others name it.
 func dies(rank int, signal syscall.Signal, kind error) func(g *dist.Group) error {
 	return func(g *dist.Group) error {
+		kind := ofDead(kind)
 		x := tensor.Ones([]int{1000})
 		for range 3 {
 			if err := g.AllReduce(ctx, x, dist.Sum); err != nil {
@@ -322,17 +342,21 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestDeadRank tests that all ranks name one that was killed or stopped, also if it hosts the store.
+// TestDeadRank tests that all ranks name one that was killed or stopped, also if it hosts the store, and if they compare
+// their collectives.
 func TestDeadRank(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts processes and takes long; it runs without -short")
 	}
 	leak.Check(t)
-	for role, dead := range map[string]int{"killed": 2, "host killed": 0, "stopped": 1, "killed in backward": 1, "killed in compressed backward": 1} {
-		t.Run(role, func(t *testing.T) {
-			leak.Check(t)
-			job{n: 4, role: role, dead: []int{dead}}.run(t)
-		})
+	for role, dead := range map[string]int{"killed": 2, "host killed": 0, "stopped": 1, "killed in backward": 1, "killed in compressed backward": 1,
+		"killed sender": 1} {
+		for _, debug := range []string{"OFF", "DETAIL"} {
+			t.Run(role+" "+debug, func(t *testing.T) {
+				leak.Check(t)
+				job{n: 4, role: role, dead: []int{dead}, env: []string{"TORCH_DISTRIBUTED_DEBUG=" + debug}}.run(t)
+			})
+		}
 	}
 }
 

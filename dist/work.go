@@ -28,6 +28,7 @@ type Work struct {
 	mu     sync.Mutex
 	native cshim.Work // 0 once it is over
 	byWait bool       // only Wait completes it
+	any    bool       // a receive from any rank by gloo, which does not notice that connections are closed
 	source int
 	err    error
 }
@@ -149,9 +150,14 @@ func (g *Group) beginSized(op string, c cshim.Collective, out, in []*tensor.Tens
 		w.peer = int(c.Peer)
 	}
 	if w.byWait {
+		w.any = c.Kind == cshim.Receive && c.Peer == AnySource
 		g.state.Lock()
 		g.kept[w] = struct{}{}
+		severed := g.severed
 		g.state.Unlock()
+		if w.any && severed {
+			w.interrupt()
+		}
 	}
 	return w, nil
 }
@@ -191,7 +197,11 @@ func (w *Work) Wait(ctx context.Context) error {
 		return err
 	}
 	defer context.AfterFunc(ctx, w.interrupt)()
-	defer w.g.lookout()()
+	if w.any {
+		defer w.g.lookoutForSenders()()
+	} else {
+		defer w.g.lookout()()
+	}
 	begun := time.Now()
 	defer func() { w.g.job.waited.Add(int64(time.Since(begun))) }()
 	for {
@@ -205,6 +215,8 @@ func (w *Work) Wait(ctx context.Context) error {
 			return w.end(err)
 		case ctx.Err() != nil:
 			return endedBy(w.op, ctx.Err())
+		case w.any && w.g.isSevered():
+			return w.end(&cshim.Error{Code: cshim.CodeConnection, Message: "the group's connections are closed"})
 		}
 	}
 }
