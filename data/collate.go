@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -19,15 +20,18 @@ import (
 // PyTorch: torch.utils.data.default_collate.
 func DefaultCollate[T any](samples []T) ([]*tensor.Tensor, error) {
 	if len(samples) == 0 {
-		return nil, errors.New("linstock: DefaultCollate: at least one sample is needed")
+		return nil, refuse.Error("DefaultCollate", tensor.ErrArgument, "at least one sample is needed")
 	}
 	values := make([]reflect.Value, len(samples))
 	for i := range samples {
 		values[i] = reflect.ValueOf(&samples[i]).Elem()
 	}
 	out, err := collate(values, 0)
-	if err != nil {
+	if e := (*tensor.Error)(nil); errors.As(err, &e) {
 		return nil, fmt.Errorf("linstock: DefaultCollate: %w", err)
+	}
+	if err != nil {
+		return nil, refuse.Error("DefaultCollate", tensor.ErrArgument, "%v", err)
 	}
 	return out, nil
 }

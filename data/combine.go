@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -20,12 +21,12 @@ type Subset struct {
 // NewSubset returns the samples of dataset at indices, in this order. An index may occur more than once.
 func NewSubset(dataset Dataset, indices []int) (*Subset, error) {
 	if isNil(dataset) {
-		return nil, errors.New("linstock: NewSubset: a dataset is needed, got nil")
+		return nil, refuse.Nil("NewSubset", "a dataset")
 	}
 	n := dataset.Len()
 	for _, i := range indices {
 		if i < 0 || i >= n {
-			return nil, fmt.Errorf("linstock: NewSubset: index %d of a dataset of %d samples", i, n)
+			return nil, refuse.Error("NewSubset", tensor.ErrArgument, "index %d of a dataset of %d samples", i, n)
 		}
 	}
 	return &Subset{dataset, slices.Clone(indices)}, nil
@@ -50,12 +51,12 @@ func (s *Subset) Indices() []int {
 // Batch returns the batch of the dataset.
 func (s *Subset) Batch(ctx context.Context, indices []int) ([]*tensor.Tensor, error) {
 	if s == nil || s.dataset == nil {
-		return nil, errUnmade
+		return nil, unmade("Batch")
 	}
 	at := make([]int, len(indices))
 	for k, i := range indices {
 		if i < 0 || i >= len(s.indices) {
-			return nil, fmt.Errorf("sample %d of a subset of %d", i, len(s.indices))
+			return nil, refuse.Error("Batch", tensor.ErrIndex, "sample %d of a subset of %d", i, len(s.indices))
 		}
 		at[k] = s.indices[i]
 	}
@@ -72,11 +73,11 @@ func RandomSplit[N int | float64](dataset Dataset, lengths []N, opts ...Option) 
 		return nil, err
 	}
 	if isNil(dataset) {
-		return nil, errors.New("linstock: RandomSplit: a dataset is needed, got nil")
+		return nil, refuse.Nil("RandomSplit", "a dataset")
 	}
 	n := dataset.Len()
 	if n > maxStored {
-		return nil, fmt.Errorf("linstock: RandomSplit: the dataset must have at most 2^30 samples, got %d", n)
+		return nil, refuse.Error("RandomSplit", tensor.ErrArgument, "the dataset must have at most 2^30 samples, got %d", n)
 	}
 	counts, sum := make([]int, len(lengths)), 0
 	switch lengths := any(lengths).(type) {
@@ -89,12 +90,12 @@ func RandomSplit[N int | float64](dataset Dataset, lengths []N, opts ...Option) 
 	}
 	for i, k := range counts {
 		if k < 0 || k > n {
-			return nil, fmt.Errorf("linstock: RandomSplit: invalid length %d at %d", k, i)
+			return nil, refuse.Error("RandomSplit", tensor.ErrArgument, "invalid length %d at %d", k, i)
 		}
 		sum += k
 	}
 	if sum != n {
-		return nil, fmt.Errorf("linstock: RandomSplit: the lengths %v add up to %d, but the dataset has %d samples", lengths, sum, n)
+		return nil, refuse.Error("RandomSplit", tensor.ErrArgument, "the lengths %v add up to %d, but the dataset has %d samples", lengths, sum, n)
 	}
 	perm := newGenerator(c.seed).perm(n)
 	out := make([]*Subset, len(counts))
@@ -112,7 +113,7 @@ func fractions(lengths []float64, n int) ([]int, error) {
 	sum, lost := 0.0, 0.0
 	for i, f := range lengths {
 		if !(f >= 0 && f <= 1) {
-			return nil, fmt.Errorf("linstock: RandomSplit: fractions must be in [0, 1], got %v at %d", f, i)
+			return nil, refuse.Error("RandomSplit", tensor.ErrArgument, "fractions must be in [0, 1], got %v at %d", f, i)
 		}
 		next := sum + f
 		if sum >= f {
@@ -124,7 +125,7 @@ func fractions(lengths []float64, n int) ([]int, error) {
 	}
 	sum += lost
 	if sum > 1 || math.Abs(sum-1) > 1e-9 {
-		return nil, fmt.Errorf("linstock: RandomSplit: the fractions %v add up to %v, want 1", lengths, sum)
+		return nil, refuse.Error("RandomSplit", tensor.ErrArgument, "the fractions %v add up to %v, want 1", lengths, sum)
 	}
 	counts, total := make([]int, len(lengths)), 0
 	for i, f := range lengths {
@@ -147,13 +148,13 @@ type ConcatDataset struct {
 // the same shapes but for the first dimension.
 func NewConcatDataset(datasets ...Dataset) (*ConcatDataset, error) {
 	if len(datasets) == 0 {
-		return nil, errors.New("linstock: NewConcatDataset: at least one dataset is needed")
+		return nil, refuse.Error("NewConcatDataset", tensor.ErrArgument, "at least one dataset is needed")
 	}
 	c := &ConcatDataset{datasets: slices.Clone(datasets)}
 	n := 0
 	for i, d := range datasets {
 		if isNil(d) {
-			return nil, fmt.Errorf("linstock: NewConcatDataset: dataset %d is nil", i)
+			return nil, refuse.Error("NewConcatDataset", tensor.ErrNil, "dataset %d is nil", i)
 		}
 		n += d.Len()
 		c.ends = append(c.ends, n)
@@ -172,14 +173,14 @@ func (c *ConcatDataset) Len() int {
 // Batch returns a batch whose samples may be of several datasets.
 func (c *ConcatDataset) Batch(ctx context.Context, indices []int) ([]*tensor.Tensor, error) {
 	if c == nil || len(c.datasets) == 0 {
-		return nil, errUnmade
+		return nil, unmade("Batch")
 	}
 	of := make([][]int, len(c.datasets))    // the samples of each dataset
 	place := make([][]int, len(c.datasets)) // and where they are in the batch
 	for k, i := range indices {
 		d := sort.SearchInts(c.ends, i+1)
 		if i < 0 || d == len(c.ends) {
-			return nil, fmt.Errorf("sample %d of a dataset of %d", i, c.Len())
+			return nil, refuse.Error("Batch", tensor.ErrIndex, "sample %d of a dataset of %d", i, c.Len())
 		}
 		start := 0
 		if d > 0 {
@@ -233,14 +234,14 @@ type StackDataset struct{ datasets []Dataset }
 // NewStackDataset returns datasets of equally many samples side by side.
 func NewStackDataset(datasets ...Dataset) (*StackDataset, error) {
 	if len(datasets) == 0 {
-		return nil, errors.New("linstock: NewStackDataset: at least one dataset is needed")
+		return nil, refuse.Error("NewStackDataset", tensor.ErrArgument, "at least one dataset is needed")
 	}
 	for i, d := range datasets {
 		if isNil(d) {
-			return nil, fmt.Errorf("linstock: NewStackDataset: dataset %d is nil", i)
+			return nil, refuse.Error("NewStackDataset", tensor.ErrNil, "dataset %d is nil", i)
 		}
 		if n, want := d.Len(), datasets[0].Len(); n != want {
-			return nil, fmt.Errorf("linstock: NewStackDataset: dataset %d has %d samples, the first has %d", i, n, want)
+			return nil, refuse.Error("NewStackDataset", tensor.ErrArgument, "dataset %d has %d samples, the first has %d", i, n, want)
 		}
 	}
 	return &StackDataset{slices.Clone(datasets)}, nil
@@ -257,7 +258,7 @@ func (s *StackDataset) Len() int {
 // Batch returns the tensors of each dataset, in order.
 func (s *StackDataset) Batch(ctx context.Context, indices []int) (all []*tensor.Tensor, err error) {
 	if s == nil || len(s.datasets) == 0 {
-		return nil, errUnmade
+		return nil, unmade("Batch")
 	}
 	for i, d := range s.datasets {
 		ts, err := d.Batch(ctx, indices)

@@ -2,7 +2,6 @@ package data
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -23,10 +22,10 @@ type Dataset interface {
 	Batch(ctx context.Context, indices []int) ([]*tensor.Tensor, error)
 }
 
-var (
-	errUnmade    = errors.New("a dataset that no constructor made")
-	errNoContext = errors.New("a context is needed, got nil")
-)
+// unmade returns the error of op of a dataset that is nil or a literal.
+func unmade(op string) error {
+	return refuse.Error(op, tensor.ErrArgument, "a dataset that no constructor made")
+}
 
 // isNil reports whether v, an interface, is nil or holds a nil pointer or function.
 func isNil(v any) bool {
@@ -49,7 +48,7 @@ type TensorDataset struct {
 // dataset shares the tensors' storage and keeps it alive until Release, even if the given tensors are released.
 func NewTensorDataset(tensors ...*tensor.Tensor) (*TensorDataset, error) {
 	if len(tensors) == 0 {
-		return nil, errors.New("linstock: NewTensorDataset: at least one tensor is needed")
+		return nil, refuse.Error("NewTensorDataset", tensor.ErrArgument, "at least one tensor is needed")
 	}
 	d := &TensorDataset{}
 	for i, t := range tensors {
@@ -66,9 +65,9 @@ func NewTensorDataset(tensors ...*tensor.Tensor) (*TensorDataset, error) {
 		switch {
 		case own.Dim() == 0:
 			d.Release()
-			return nil, fmt.Errorf("linstock: NewTensorDataset: tensor %d is a scalar: its first dimension must be the number of samples", i)
+			return nil, refuse.Error("NewTensorDataset", tensor.ErrArgument, "tensor %d is a scalar: its first dimension must be the number of samples", i)
 		case i > 0 && own.Size(0) != d.n:
-			err := fmt.Errorf("linstock: NewTensorDataset: tensor %d has %d samples, the first has %d", i, own.Size(0), d.n)
+			err := refuse.Error("NewTensorDataset", tensor.ErrArgument, "tensor %d has %d samples, the first has %d", i, own.Size(0), d.n)
 			d.Release()
 			return nil, err
 		}
@@ -88,7 +87,7 @@ func (d *TensorDataset) Len() int {
 // Batch returns the rows at indices of each tensor.
 func (d *TensorDataset) Batch(_ context.Context, indices []int) ([]*tensor.Tensor, error) {
 	if d == nil || len(d.tensors) == 0 {
-		return nil, errUnmade
+		return nil, unmade("Batch")
 	}
 	index := tensor.FromSlice(indices, nil)
 	rows := make([]*tensor.Tensor, len(d.tensors))
@@ -123,12 +122,15 @@ type Samples[I, T tensor.Element] struct {
 // of shape (b, inputShape...) and targets of shape (b, targetShape...); with a nil targetShape each target is a number
 // and targets have shape (b). With workers, get is called from several goroutines at once.
 func NewSamples[I, T tensor.Element](n int, inputShape, targetShape []int, get func(i int, input []I, target []T) error) (*Samples[I, T], error) {
-	if n < 0 || get == nil {
-		return nil, fmt.Errorf("linstock: NewSamples: n must be at least 0 and get must not be nil, got n = %d (get is nil: %t)", n, get == nil)
+	switch {
+	case get == nil:
+		return nil, refuse.Nil("NewSamples", "a function")
+	case n < 0:
+		return nil, refuse.Error("NewSamples", tensor.ErrArgument, "n must be at least 0, got %d", n)
 	}
 	for _, shape := range [][]int{inputShape, targetShape} {
 		if _, err := elements(shape); err != nil {
-			return nil, fmt.Errorf("linstock: NewSamples: %w", err)
+			return nil, refuse.Error("NewSamples", tensor.ErrArgument, "%v", err)
 		}
 	}
 	return &Samples[I, T]{n: n, input: append([]int{}, inputShape...), target: append([]int{}, targetShape...), get: get}, nil
@@ -167,10 +169,10 @@ func (d *Samples[I, T]) Len() int {
 // Batch writes the samples at indices into Go memory and makes each tensor in one native call.
 func (d *Samples[I, T]) Batch(ctx context.Context, indices []int) ([]*tensor.Tensor, error) {
 	if d == nil || d.get == nil {
-		return nil, errUnmade
+		return nil, unmade("Batch")
 	}
 	if ctx == nil {
-		return nil, errNoContext
+		return nil, refuse.Nil("Batch", "a context")
 	}
 	ni, err := elements(d.input)
 	if err != nil {
@@ -238,7 +240,7 @@ type Windows[T Token] struct {
 // windows at random positions; with stride length and no shuffling, the windows cover the text once.
 func NewWindows[T Token](tokens []T, length, stride int) (*Windows[T], error) {
 	if length < 1 || stride < 1 {
-		return nil, fmt.Errorf("linstock: NewWindows: length and stride must be at least 1, got %d and %d", length, stride)
+		return nil, refuse.Error("NewWindows", tensor.ErrArgument, "length and stride must be at least 1, got %d and %d", length, stride)
 	}
 	return &Windows[T]{tokens: tokens, length: length, stride: stride}, nil
 }
@@ -258,11 +260,11 @@ func (d *Windows[T]) Len() int {
 // Batch copies the windows into Go memory and makes each tensor in one native call.
 func (d *Windows[T]) Batch(_ context.Context, indices []int) ([]*tensor.Tensor, error) {
 	if d == nil || d.stride == 0 {
-		return nil, errUnmade
+		return nil, unmade("Batch")
 	}
 	for _, i := range indices {
 		if i < 0 || i >= d.Len() {
-			return nil, fmt.Errorf("window %d of %d", i, d.Len())
+			return nil, refuse.Error("Batch", tensor.ErrIndex, "window %d of %d", i, d.Len())
 		}
 	}
 	n, err := batchElements(d.length, len(indices))

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -27,7 +28,7 @@ type IterableFunc[T any] func(ctx context.Context, epoch int) iter.Seq2[T, error
 // Iter calls f.
 func (f IterableFunc[T]) Iter(ctx context.Context, epoch int) iter.Seq2[T, error] {
 	if f == nil {
-		return broken[T](errors.New("linstock: IterableFunc: a function is needed, got nil"))
+		return broken[T](refuse.Nil("IterableFunc", "a function"))
 	}
 	return f(ctx, epoch)
 }
@@ -47,7 +48,7 @@ type ChainDataset[T any] struct{ datasets []IterableDataset[T] }
 func NewChainDataset[T any](datasets ...IterableDataset[T]) (*ChainDataset[T], error) {
 	for i, d := range datasets {
 		if isNil(d) {
-			return nil, fmt.Errorf("linstock: NewChainDataset: dataset %d is nil", i)
+			return nil, refuse.Error("NewChainDataset", tensor.ErrNil, "dataset %d is nil", i)
 		}
 	}
 	return &ChainDataset[T]{slices.Clone(datasets)}, nil
@@ -56,13 +57,13 @@ func NewChainDataset[T any](datasets ...IterableDataset[T]) (*ChainDataset[T], e
 // Iter iterates over the samples of each dataset in order.
 func (c *ChainDataset[T]) Iter(ctx context.Context, epoch int) iter.Seq2[T, error] {
 	if c == nil {
-		return broken[T](fmt.Errorf("linstock: ChainDataset: %w", errUnmade))
+		return broken[T](unmade("ChainDataset"))
 	}
 	return func(yield func(T, error) bool) {
 		for i, d := range c.datasets {
 			samples := d.Iter(ctx, epoch)
 			if samples == nil {
-				samples = broken[T](fmt.Errorf("linstock: ChainDataset: dataset %d: Iter returned nil", i))
+				samples = broken[T](refuse.Error("ChainDataset", tensor.ErrArgument, "dataset %d: Iter returned nil", i))
 			}
 			for sample, err := range samples {
 				if !yield(sample, err) || err != nil {
@@ -78,9 +79,9 @@ func (c *ChainDataset[T]) Iter(ctx context.Context, epoch int) iter.Seq2[T, erro
 func Shard[T any](seq iter.Seq2[T, error], index, count int) iter.Seq2[T, error] {
 	switch {
 	case seq == nil:
-		return broken[T](errors.New("linstock: Shard: a sequence is needed, got nil"))
+		return broken[T](refuse.Nil("Shard", "a sequence"))
 	case index < 0 || index >= count:
-		return broken[T](fmt.Errorf("linstock: Shard: want an index in 0…count-1, got %d and %d", index, count))
+		return broken[T](refuse.Error("Shard", tensor.ErrArgument, "want an index in 0…count-1, got %d and %d", index, count))
 	}
 	return func(yield func(T, error) bool) {
 		i := 0
@@ -112,11 +113,11 @@ func NewIterableLoader[T any](dataset IterableDataset[T], collate func(samples [
 	}
 	switch {
 	case isNil(dataset):
-		return nil, fmt.Errorf("linstock: %s: a dataset is needed, got nil", op)
+		return nil, refuse.Nil(op, "a dataset")
 	case c.batch < 1 || c.batch > maxBatch:
-		return nil, fmt.Errorf("linstock: %s: BatchSize must be at least 1 and at most 2^28, got %d", op, c.batch)
+		return nil, refuse.Error(op, tensor.ErrArgument, "BatchSize must be at least 1 and at most 2^28, got %d", c.batch)
 	case c.workers < 0 || c.workers > 1 || c.prefetch < 0 || c.prefetch > maxAhead:
-		return nil, fmt.Errorf("linstock: %s: Workers must be 0 or 1 and Prefetch in 0…%d, got %d and %d", op, maxAhead, c.workers, c.prefetch)
+		return nil, refuse.Error(op, tensor.ErrArgument, "Workers must be 0 or 1 and Prefetch in 0…%d, got %d and %d", maxAhead, c.workers, c.prefetch)
 	}
 	if c.prefetch == 0 {
 		c.prefetch = 2
@@ -287,8 +288,11 @@ type Items[T any] struct {
 // means DefaultCollate. With workers, both are called from several goroutines at once, in scopes. PyTorch: a Dataset with
 // __getitem__, and collate_fn.
 func NewItems[T any](n int, get func(ctx context.Context, i int) (T, error), collate func(samples []T) ([]*tensor.Tensor, error)) (*Items[T], error) {
-	if n < 0 || get == nil {
-		return nil, fmt.Errorf("linstock: NewItems: n must be at least 0 and get must not be nil, got n = %d (get is nil: %t)", n, get == nil)
+	switch {
+	case get == nil:
+		return nil, refuse.Nil("NewItems", "a function")
+	case n < 0:
+		return nil, refuse.Error("NewItems", tensor.ErrArgument, "n must be at least 0, got %d", n)
 	}
 	if collate == nil {
 		collate = DefaultCollate[T]
@@ -307,10 +311,10 @@ func (d *Items[T]) Len() int {
 // Batch collates the samples at indices.
 func (d *Items[T]) Batch(ctx context.Context, indices []int) ([]*tensor.Tensor, error) {
 	if d == nil || d.get == nil {
-		return nil, errUnmade
+		return nil, unmade("Batch")
 	}
 	if ctx == nil {
-		return nil, errNoContext
+		return nil, refuse.Nil("Batch", "a context")
 	}
 	samples := make([]T, len(indices))
 	for k, i := range indices {

@@ -193,8 +193,16 @@ func TestNilAndZeroValues(t *testing.T) {
 		"NewStackDataset":   {func() error { return second(data.NewStackDataset((*data.TensorDataset)(nil))) }, "dataset 0 is nil"},
 		"RandomSplit":       {func() error { return second(data.RandomSplit((*data.Items[int])(nil), some)) }, "a dataset is needed, got nil"},
 	} {
-		if err := noPanic(t, name, c.f); err == nil || !strings.Contains(err.Error(), c.want) {
+		err := noPanic(t, name, c.f)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+		kind := tensor.ErrArgument
+		if strings.Contains(c.want, "got nil") || strings.Contains(c.want, "is nil") {
+			kind = tensor.ErrNil
+		}
+		if name != "loader of nil" && (!refused(err) || !errors.Is(err, kind)) {
+			t.Errorf("%s: %v, want %v at a line of this file", name, err, kind)
 		}
 	}
 	for _, d := range []data.Dataset{
@@ -207,7 +215,7 @@ func TestNilAndZeroValues(t *testing.T) {
 			err := noPanic(t, name, func() error {
 				return tensor.WithScope(func() error { return second(d.Batch(ctx, indices)) })
 			})
-			if err == nil || !strings.Contains(err.Error(), unmade) {
+			if !refused(err) || !strings.Contains(err.Error(), unmade) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

@@ -106,9 +106,9 @@ func apply(op string, opts []Option, known ...string) (config, error) {
 	for _, o := range opts {
 		switch {
 		case o.set == nil:
-			return c, fmt.Errorf("linstock: %s: an option is empty", op)
+			return c, refuse.Error(op, tensor.ErrArgument, "an option is empty")
 		case !slices.Contains(known, o.name):
-			return c, fmt.Errorf("linstock: %s: %s", op, options.Unknown(op, o.name, known))
+			return c, refuse.Error(op, tensor.ErrArgument, "%s", options.Unknown(op, o.name, known))
 		}
 		o.set(&c)
 		c.given[o.name] = true
@@ -171,19 +171,19 @@ func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 	}
 	switch {
 	case isNil(dataset):
-		return nil, errors.New("linstock: NewLoader: a dataset is needed, got nil")
+		return nil, refuse.Nil("NewLoader", "a dataset")
 	case c.given["WithSampler"] && isNil(c.sampler) || c.given["WithBatchSampler"] && isNil(c.batchSampler):
-		return nil, errors.New("linstock: NewLoader: a sampler is needed, got nil")
+		return nil, refuse.Nil("NewLoader", "a sampler")
 	case c.sampler != nil && c.shuffle:
-		return nil, errors.New("linstock: NewLoader: WithSampler and Shuffle exclude each other")
+		return nil, refuse.Error("NewLoader", tensor.ErrArgument, "WithSampler and Shuffle exclude each other")
 	case c.batchSampler != nil && (c.given["BatchSize"] || c.given["DropLast"] || c.shuffle || c.sampler != nil):
-		return nil, errors.New("linstock: NewLoader: WithBatchSampler excludes BatchSize, Shuffle, WithSampler and DropLast")
+		return nil, refuse.Error("NewLoader", tensor.ErrArgument, "WithBatchSampler excludes BatchSize, Shuffle, WithSampler and DropLast")
 	case c.batch < 1:
-		return nil, fmt.Errorf("linstock: NewLoader: BatchSize must be at least 1, got %d", c.batch)
+		return nil, refuse.Error("NewLoader", tensor.ErrArgument, "BatchSize must be at least 1, got %d", c.batch)
 	case c.workers < 0 || c.workers > maxWorkers:
-		return nil, fmt.Errorf("linstock: NewLoader: Workers must be in 0…%d, got %d", maxWorkers, c.workers)
+		return nil, refuse.Error("NewLoader", tensor.ErrArgument, "Workers must be in 0…%d, got %d", maxWorkers, c.workers)
 	case c.prefetch < 0 || c.prefetch > maxAhead:
-		return nil, fmt.Errorf("linstock: NewLoader: Prefetch must be in 0…%d, got %d", maxAhead, c.prefetch)
+		return nil, refuse.Error("NewLoader", tensor.ErrArgument, "Prefetch must be in 0…%d, got %d", maxAhead, c.prefetch)
 	}
 	if c.prefetch == 0 {
 		c.prefetch = 2 * c.workers
@@ -238,25 +238,25 @@ func (l *Loader) State() State {
 // SetState sets the position at which the next loop starts, over Batches or Resume.
 func (l *Loader) SetState(s State) error {
 	if !l.made() {
-		return errors.New("linstock: SetState: the loader was not made by NewLoader")
+		return refuse.Error("SetState", tensor.ErrArgument, "the loader was not made by NewLoader")
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d, _ := l.config.sampler.(*distributed)
 	switch {
 	case l.running:
-		return errors.New("linstock: SetState: a loop over the loader's batches is running")
+		return refuse.Error("SetState", tensor.ErrArgument, "a loop over the loader's batches is running")
 	case s.Seen != 0 && d == nil:
-		return errors.New("linstock: SetState: the position is that of a loader with a distributed sampler")
+		return refuse.Error("SetState", tensor.ErrArgument, "the position is that of a loader with a distributed sampler")
 	case s.Seen < 0 || d != nil && s.Seen >= d.n:
-		return fmt.Errorf("linstock: SetState: invalid position: %d samples seen of an epoch of %d (epoch %d)", s.Seen, d.n, s.Epoch)
+		return refuse.Error("SetState", tensor.ErrArgument, "invalid position: %d samples seen of an epoch of %d (epoch %d)", s.Seen, d.n, s.Epoch)
 	}
 	from := 0
 	if s.Seen != 0 && s.Seen != s.Batch*l.config.batch*d.replicas { // of other processes or batches
 		from, s.Batch = s.Seen, 0
 	}
 	if s.Epoch < 0 || s.Batch < 0 || s.Batch > 0 && l.stream == nil && s.Batch >= l.Len() {
-		return fmt.Errorf("linstock: SetState: invalid position: batch %d in an epoch of %d batches (epoch %d)", s.Batch, l.Len(), s.Epoch)
+		return refuse.Error("SetState", tensor.ErrArgument, "invalid position: batch %d in an epoch of %d batches (epoch %d)", s.Batch, l.Len(), s.Epoch)
 	}
 	l.state, l.from, l.set = s, from, true
 	return nil
@@ -292,10 +292,10 @@ func (l *Loader) loop(ctx context.Context, resume bool) iter.Seq2[Batch, error] 
 	return func(yield func(Batch, error) bool) {
 		switch {
 		case !l.made():
-			yield(Batch{}, fmt.Errorf("linstock: %s: the loader was not made by NewLoader", op))
+			yield(Batch{}, refuse.Error(op, tensor.ErrArgument, "the loader was not made by NewLoader"))
 			return
 		case ctx == nil:
-			yield(Batch{}, fmt.Errorf("linstock: %s: %w", op, errNoContext))
+			yield(Batch{}, refuse.Nil(op, "a context"))
 			return
 		}
 		if err := l.begin(op, resume); err != nil {
@@ -315,7 +315,7 @@ func (l *Loader) begin(op string, resume bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.running {
-		return fmt.Errorf("linstock: %s: a loop over the loader's batches is running already", op)
+		return refuse.Error(op, tensor.ErrArgument, "a loop over the loader's batches is running already")
 	}
 	if l.state.Batch > 0 && !resume && !l.set {
 		l.nextEpoch()

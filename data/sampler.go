@@ -1,13 +1,14 @@
 package data
 
 import (
-	"errors"
-	"fmt"
 	"iter"
 	"math"
 	"slices"
 	"sort"
 	"sync"
+
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
 )
 
 // Sampler determines which samples an epoch has, and in which order. PyTorch: torch.utils.data.Sampler.
@@ -43,7 +44,7 @@ type sequential int
 // NewSequentialSampler returns a sampler of 0…n-1 in this order. PyTorch: torch.utils.data.SequentialSampler.
 func NewSequentialSampler(n int) (Sampler, error) {
 	if n < 0 {
-		return nil, fmt.Errorf("linstock: NewSequentialSampler: n must be at least 0, got %d", n)
+		return nil, refuse.Error("NewSequentialSampler", tensor.ErrArgument, "n must be at least 0, got %d", n)
 	}
 	return sequential(n), nil
 }
@@ -112,7 +113,7 @@ func NewRandomSampler(n int, opts ...Option) (Sampler, error) {
 	}
 	replace := c.replacement != nil && *c.replacement
 	if n < 1 || samples < 1 || samples > maxStored || n > maxStored && !replace {
-		return nil, fmt.Errorf("linstock: NewRandomSampler: n and NumSamples must be at least 1 and no larger than 2^30, got %d and %d", n, samples)
+		return nil, refuse.Error("NewRandomSampler", tensor.ErrArgument, "n and NumSamples must be at least 1 and no larger than 2^30, got %d and %d", n, samples)
 	}
 	return &drawn{n: samples, seed: c.seed, draw: func(g *generator) []int {
 		indices := make([]int, 0, samples)
@@ -164,7 +165,7 @@ func NewWeightedRandomSampler(weights []float64, n int, opts ...Option) (Sampler
 	total, positive := 0.0, 0
 	for i, w := range weights {
 		if !(w >= 0) || math.IsInf(w, 0) {
-			return nil, fmt.Errorf("linstock: %s: weights must be finite and at least 0, got %v at %d", op, w, i)
+			return nil, refuse.Error(op, tensor.ErrArgument, "weights must be finite and at least 0, got %v at %d", w, i)
 		}
 		total += w
 		if w > 0 {
@@ -173,11 +174,11 @@ func NewWeightedRandomSampler(weights []float64, n int, opts ...Option) (Sampler
 	}
 	switch {
 	case n < 1 || n > maxStored:
-		return nil, fmt.Errorf("linstock: %s: n must be at least 1 and no larger than 2^30, got %d", op, n)
+		return nil, refuse.Error(op, tensor.ErrArgument, "n must be at least 1 and no larger than 2^30, got %d", n)
 	case positive == 0 || math.IsInf(total, 0):
-		return nil, fmt.Errorf("linstock: %s: the sum of the weights must be positive and finite, got %v", op, total)
+		return nil, refuse.Error(op, tensor.ErrArgument, "the sum of the weights must be positive and finite, got %v", total)
 	case !replace && n > positive:
-		return nil, fmt.Errorf("linstock: %s: %d samples cannot be drawn without replacement from %d positive weights", op, n, positive)
+		return nil, refuse.Error(op, tensor.ErrArgument, "%d samples cannot be drawn without replacement from %d positive weights", n, positive)
 	}
 	weights = slices.Clone(weights)
 	draw := withReplacement(weights, n)
@@ -247,10 +248,10 @@ func NewDistributedSampler(n, replicas, rank int, opts ...Option) (Sampler, erro
 		return nil, err
 	}
 	if n < 1 || replicas < 1 || rank < 0 || rank >= replicas || n > maxSamples || replicas > maxSamples {
-		return nil, fmt.Errorf("linstock: NewDistributedSampler: want at least 1 sample and a rank in 0…replicas-1, got n = %d, replicas = %d, rank = %d", n, replicas, rank)
+		return nil, refuse.Error("NewDistributedSampler", tensor.ErrArgument, "want at least 1 sample and a rank in 0…replicas-1, got n = %d, replicas = %d, rank = %d", n, replicas, rank)
 	}
 	if c.shuffle && n > maxStored {
-		return nil, fmt.Errorf("linstock: NewDistributedSampler: with Shuffle n must be no larger than 2^30, got %d", n)
+		return nil, refuse.Error("NewDistributedSampler", tensor.ErrArgument, "with Shuffle n must be no larger than 2^30, got %d", n)
 	}
 	return &distributed{n: n, replicas: replicas, rank: rank, shuffle: c.shuffle, dropLast: c.dropLast, seed: c.seed}, nil
 }
@@ -299,10 +300,10 @@ type batches struct {
 // dropLast. PyTorch: torch.utils.data.BatchSampler.
 func NewBatchSampler(s Sampler, size int, dropLast bool) (BatchSampler, error) {
 	if isNil(s) {
-		return nil, errors.New("linstock: NewBatchSampler: a sampler is needed, got nil")
+		return nil, refuse.Nil("NewBatchSampler", "a sampler")
 	}
 	if size < 1 {
-		return nil, fmt.Errorf("linstock: NewBatchSampler: size must be at least 1, got %d", size)
+		return nil, refuse.Error("NewBatchSampler", tensor.ErrArgument, "size must be at least 1, got %d", size)
 	}
 	return &batches{s, size, dropLast}, nil
 }

@@ -61,6 +61,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -193,15 +194,15 @@ func NewBatcher[In, Out any](run func(batch []In) ([]Out, error), opts ...Option
 	shape, ok := c.shape.(func(In) any)
 	switch {
 	case run == nil:
-		return nil, errors.New("linstock: NewBatcher: a function is needed, got nil")
+		return nil, refuse.Nil("NewBatcher", "a function")
 	case c.maxBatch < 1:
-		return nil, fmt.Errorf("linstock: NewBatcher: MaxBatch must be at least 1, got %d", c.maxBatch)
+		return nil, refuse.Error("NewBatcher", tensor.ErrArgument, "MaxBatch must be at least 1, got %d", c.maxBatch)
 	case c.queue < 1:
-		return nil, fmt.Errorf("linstock: NewBatcher: Queue must be at least 1, got %d", c.queue)
+		return nil, refuse.Error("NewBatcher", tensor.ErrArgument, "Queue must be at least 1, got %d", c.queue)
 	case c.window < 0:
-		return nil, fmt.Errorf("linstock: NewBatcher: Window must be at least 0, got %v", c.window)
+		return nil, refuse.Error("NewBatcher", tensor.ErrArgument, "Window must be at least 0, got %v", c.window)
 	case c.shape != nil && !ok:
-		return nil, fmt.Errorf("linstock: NewBatcher: the function of Shape does not take the batcher's inputs, %v", reflect.TypeFor[In]())
+		return nil, refuse.Error("NewBatcher", tensor.ErrArgument, "the function of Shape does not take the batcher's inputs, %v", reflect.TypeFor[In]())
 	}
 	b := &Batcher[In, Out]{config: c, run: run, shape: shape, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	b.left.L = &b.mu
@@ -216,9 +217,9 @@ func NewBatcher[In, Out any](run func(batch []In) ([]Out, error), opts ...Option
 func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 	switch {
 	case b == nil || b.run == nil:
-		return out, errors.New("linstock: Do: the batcher was not made by NewBatcher")
+		return out, refuse.Error("Do", tensor.ErrArgument, "the batcher was not made by NewBatcher")
 	case ctx == nil:
-		return out, errors.New("linstock: Do: a context is needed, got nil")
+		return out, refuse.Nil("Do", "a context")
 	case ctx.Err() != nil:
 		return out, context.Cause(ctx)
 	}
@@ -226,7 +227,7 @@ func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 	if b.shape != nil {
 		shape = b.shape(in)
 		if !reflect.ValueOf(shape).Comparable() {
-			return out, fmt.Errorf("linstock: Do: the function of Shape returned a value that cannot be compared, %T", shape)
+			return out, refuse.Error("Do", tensor.ErrArgument, "the function of Shape returned a value that cannot be compared, %T", shape)
 		}
 	}
 	r := &request[In, Out]{ctx: ctx, in: in, answered: make(chan struct{})}

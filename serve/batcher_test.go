@@ -671,12 +671,14 @@ func TestRefusals(t *testing.T) {
 		"Window must be at least 0, got -1s":                            serve.Window(-time.Second),
 		"the function of Shape does not take the batcher's inputs, int": serve.Shape(func(string) int { return 0 }),
 	} {
-		if _, err := serve.NewBatcher(run, opt); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
+		_, err := serve.NewBatcher(run, opt)
+		var e *tensor.Error
+		if !errors.As(err, &e) || e.Kind != tensor.ErrArgument || !strings.Contains(e.Caller, "batcher_test.go:") || !strings.Contains(err.Error(), "linstock: NewBatcher: "+want) {
+			t.Errorf("got %v, want ErrArgument of this file with %q", err, want)
 		}
 	}
-	if _, err := serve.NewBatcher[int, int](nil); err == nil {
-		t.Error("a nil function is accepted")
+	if _, err := serve.NewBatcher[int, int](nil); !errors.Is(err, tensor.ErrNil) {
+		t.Errorf("a nil function: %v", err)
 	}
 	if _, err := serve.NewBatcher(run, nil, serve.Shape[int, int](nil)); err != nil {
 		t.Error(err)
@@ -684,7 +686,7 @@ func TestRefusals(t *testing.T) {
 	for _, b := range []*serve.Batcher[int, int]{nil, {}} {
 		b.Run()
 		b.Close()
-		if _, err := b.Do(t.Context(), 1); err == nil || b.Stats() != (serve.Stats{}) {
+		if _, err := b.Do(t.Context(), 1); !errors.Is(err, tensor.ErrArgument) || b.Stats() != (serve.Stats{}) {
 			t.Errorf("a batcher that NewBatcher has not made: %v", err)
 		}
 	}
@@ -693,7 +695,7 @@ func TestRefusals(t *testing.T) {
 	}
 	b := newBatcher(t, run)
 	//lint:ignore SA1012 the nil context is what is tested
-	if _, err := b.Do(nil, 1); err == nil {
-		t.Error("a nil context is accepted")
+	if _, err := b.Do(nil, 1); !errors.Is(err, tensor.ErrNil) {
+		t.Errorf("a nil context: %v", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -17,10 +18,10 @@ import (
 // vram.ErrOutOfMemory. PyTorch Lightning: scale_batch_size(mode="binsearch").
 func FindBatchSize(first, most int, step func(batch int) error) (int, error) {
 	if step == nil {
-		return 0, errors.New("plan: FindBatchSize: the step is nil")
+		return 0, refuse.Nil("FindBatchSize", "a step")
 	}
 	if first < 1 || most < first {
-		return 0, fmt.Errorf("plan: FindBatchSize: batches from %d to %d: want 1 <= first <= most", first, most)
+		return 0, refuse.Error("FindBatchSize", tensor.ErrArgument, "batches from %d to %d: want 1 <= first <= most", first, most)
 	}
 	try := func(batch int) error {
 		for range 2 {
@@ -37,9 +38,9 @@ func FindBatchSize(first, most int, step func(batch int) error) (int, error) {
 		case err == nil:
 			fits = batch
 		case !errors.Is(err, vram.ErrOutOfMemory):
-			return 0, fmt.Errorf("plan: FindBatchSize: batch %d: %w", batch, err)
+			return 0, fmt.Errorf("linstock: FindBatchSize: batch %d: %w", batch, err)
 		case fits == 0:
-			return 0, fmt.Errorf("plan: FindBatchSize: the first batch, %d, does not fit: %w", batch, err)
+			return 0, fmt.Errorf("linstock: FindBatchSize: the first batch, %d, does not fit: %w", batch, err)
 		default:
 			fails = batch
 		}
@@ -59,9 +60,9 @@ func FindBatchSize(first, most int, step func(batch int) error) (int, error) {
 // is [vram.ErrOutOfMemory] if its peak exceeds bytes.
 func Within(bytes int64, model any, optimizer *optim.Optimizer, step func(batch int) error) func(batch int) error {
 	return func(batch int) error {
-		p, err := once(model, optimizer, batch, step)
+		p, err := once("Within", model, optimizer, batch, step)
 		if err == nil && p.Peak > bytes {
-			err = fmt.Errorf("plan: batch %d needs %s of %s: %w", batch, size(p.Peak), size(bytes), vram.ErrOutOfMemory)
+			err = fmt.Errorf("linstock: Within: batch %d needs %s of %s: %w", batch, size(p.Peak), size(bytes), vram.ErrOutOfMemory)
 		}
 		return err
 	}

@@ -61,12 +61,12 @@ package plan
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -134,7 +134,7 @@ func (p *Plan) bytes(names ...string) (n int64) {
 // smaller batch that a remedy needs; if it fails with that, the remedy is left out. New returns step's error with
 // batch; it fails if model is not on the meta device. If another goroutine is planning, New waits for it.
 func New(model any, optimizer *optim.Optimizer, batch int, step func(batch int) error) (*Plan, error) {
-	p, err := once(model, optimizer, batch, step)
+	p, err := once("plan.New", model, optimizer, batch, step)
 	if err != nil {
 		return nil, err
 	}
@@ -142,21 +142,21 @@ func New(model any, optimizer *optim.Optimizer, batch int, step func(batch int) 
 	return p, nil
 }
 
-// once is New without the remedies.
-func once(model any, optimizer *optim.Optimizer, batch int, step func(batch int) error) (*Plan, error) {
+// once is New without the remedies, for op.
+func once(op string, model any, optimizer *optim.Optimizer, batch int, step func(batch int) error) (*Plan, error) {
 	if step == nil {
-		return nil, errors.New("plan: the step is nil")
+		return nil, refuse.Nil(op, "a step")
 	}
 	if batch < 1 {
-		return nil, fmt.Errorf("plan: a batch of %d: want 1 or more", batch)
+		return nil, refuse.Error(op, tensor.ErrArgument, "a batch of %d: want 1 or more", batch)
 	}
 	if err := nn.Check(model); err != nil {
-		return nil, fmt.Errorf("plan: %w", err)
+		return nil, fmt.Errorf("linstock: %s: %w", op, err)
 	}
 	params, buffers := nn.NamedParameters(model), nn.NamedBuffers(model)
 	for _, t := range slices.Concat(params, buffers) {
 		if d := t.Tensor.Device(); d != tensor.Meta {
-			return nil, fmt.Errorf("plan: %s is on %v: make the model with nn.Device(tensor.Meta)", t.Name, d)
+			return nil, refuse.Error(op, tensor.ErrArgument, "%s is on %v: make the model with nn.Device(tensor.Meta)", t.Name, d)
 		}
 	}
 	r := &recorder{part: map[uint64]string{}, dtype: map[uint64]tensor.DType{}}
@@ -177,7 +177,7 @@ func once(model any, optimizer *optim.Optimizer, batch int, step func(batch int)
 	r.claimState(optimizer)
 	outside = append(outside, r.kept[len(outside):]...)
 	if err := r.run(params, optimizer, func() error { return step(batch) }); err != nil {
-		return nil, fmt.Errorf("plan: the step with batch %d: %w", batch, err)
+		return nil, fmt.Errorf("linstock: %s: the step with batch %d: %w", op, batch, err)
 	}
 	p.fill(r, outside)
 	return p, nil

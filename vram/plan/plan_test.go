@@ -176,10 +176,10 @@ func TestErrors(t *testing.T) {
 		want string
 		plan func() (*plan.Plan, error)
 	}{
-		{"the step is nil", func() (*plan.Plan, error) { return plan.New(model, opt, 1, nil) }},
+		{"plan.New: a step is needed, got nil", func() (*plan.Plan, error) { return plan.New(model, opt, 1, nil) }},
 		{"a batch of 0", func() (*plan.Plan, error) { return plan.New(model, opt, 0, step) }},
 		{"weight is on cpu", func() (*plan.Plan, error) { return plan.New(onCPU, nil, 1, step) }},
-		{"plan: ", func() (*plan.Plan, error) { return plan.New(nil, nil, 1, step) }},
+		{"linstock: plan.New: ", func() (*plan.Plan, error) { return plan.New(nil, nil, 1, step) }},
 		{"batch 2: mine", func() (*plan.Plan, error) { return plan.New(model, opt, 2, func(int) error { return mine }) }},
 		{"nonzero", func() (*plan.Plan, error) {
 			return plan.New(model, opt, 1, func(int) error { return x().NonZero().Err() })
@@ -200,9 +200,25 @@ func TestErrors(t *testing.T) {
 			t.Errorf("got %v, want an error with %q", err, c.want)
 		}
 	}
+	for _, c := range []struct {
+		model any
+		batch int
+		step  func(int) error
+		kind  error
+	}{{model, 1, nil, tensor.ErrNil}, {model, 0, step, tensor.ErrArgument}, {onCPU, 1, step, tensor.ErrArgument}, {nil, 1, step, tensor.ErrNil}} {
+		if _, err := plan.New(c.model, nil, c.batch, c.step); !refused(err, c.kind) {
+			t.Errorf("got %v, want %v at a line of this file", err, c.kind)
+		}
+	}
 	if _, err := plan.New(model, opt, 1, step); err != nil {
 		t.Error("after the errors:", err)
 	}
+}
+
+// refused reports whether err is a *tensor.Error of kind with a line of this file.
+func refused(err, kind error) bool {
+	var e *tensor.Error
+	return errors.As(err, &e) && e.Kind == kind && strings.Contains(e.Caller, "plan_test.go:")
 }
 
 // A step that refuses a smaller batch still has a plan, without the remedies that need that batch.
@@ -295,12 +311,13 @@ func TestFindBatchSize(t *testing.T) {
 		t.Errorf("got %v, want ErrOutOfMemory", err)
 	}
 	for _, bad := range [][2]int{{0, 1}, {2, 1}, {-1, -1}} {
-		if _, err := plan.FindBatchSize(bad[0], bad[1], func(int) error { return nil }); err == nil {
-			t.Errorf("from %d to %d: no error", bad[0], bad[1])
+		_, err := plan.FindBatchSize(bad[0], bad[1], func(int) error { return nil })
+		if !refused(err, tensor.ErrArgument) {
+			t.Errorf("from %d to %d: %v", bad[0], bad[1], err)
 		}
 	}
-	if _, err := plan.FindBatchSize(1, 2, nil); err == nil {
-		t.Error("a nil step: no error")
+	if _, err := plan.FindBatchSize(1, 2, nil); !refused(err, tensor.ErrNil) {
+		t.Errorf("a nil step: %v", err)
 	}
 }
 

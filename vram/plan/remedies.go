@@ -31,13 +31,13 @@ func (p *Plan) remedies(model any, optimizer *optim.Optimizer, step func(batch i
 		}
 	}
 	if p.Batch > 1 {
-		if half, err := once(model, optimizer, p.Batch/2, step); err == nil {
+		if half, err := once("plan.New", model, optimizer, p.Batch/2, step); err == nil {
 			add("half the batch", half.Peak, "a plan with batch %d", half.Batch)
 		}
 	}
 	gradients := p.bytes(vram.Gradients)
 	if p.Batch >= pieces {
-		if piece, err := once(model, optimizer, p.Batch/pieces, step); err == nil {
+		if piece, err := once("plan.New", model, optimizer, p.Batch/pieces, step); err == nil {
 			// Gradients live throughout, and those of one more layer exist while they are added.
 			all := 4 * (p.Parameters - p.frozen)
 			add(fmt.Sprintf("accumulate %d batches of %d", pieces, piece.Batch), piece.Peak+max(0, all-piece.bytes(vram.Gradients)),
