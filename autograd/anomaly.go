@@ -41,7 +41,7 @@ func DetectAnomaly(f func() error, opts ...AnomalyOption) error {
 	a := &anomaly{checkNaN: true}
 	for _, o := range opts {
 		if o == nil {
-			return refuse.Nil(op, "an option")
+			return refuse.NilOption(op)
 		}
 		o(a)
 	}

@@ -57,9 +57,10 @@ func checks(op string, f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs [
 	}
 	s := &checkSettings{1e-6, 1e-5, 1e-3}
 	for _, o := range opts {
-		if o != nil {
-			o(s)
+		if o == nil {
+			return nil, refuse.NilOption(op)
 		}
+		o(s)
 	}
 	if !(s.eps > 0) || !(s.atol >= 0) || !(s.rtol >= 0) {
 		return nil, refuse.Error(op, tensor.ErrArgument, "eps must be positive, atol and rtol at least 0, got %v, %v, %v", s.eps, s.atol, s.rtol)

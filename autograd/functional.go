@@ -47,7 +47,7 @@ func (s *functional) begin(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inpu
 	}
 	for _, o := range opts {
 		if o == nil {
-			return refuse.Nil(s.op, "an option")
+			return refuse.NilOption(s.op)
 		}
 		o(s)
 	}

@@ -225,7 +225,7 @@ func TestAnomalyOfAnOperatorBefore(t *testing.T) {
 	if err := autograd.DetectAnomaly(nil); !errors.Is(err, tensor.ErrNil) {
 		t.Error(err)
 	}
-	if err := autograd.DetectAnomaly(func() error { return nil }, nil); !errors.Is(err, tensor.ErrNil) {
+	if err := autograd.DetectAnomaly(func() error { return nil }, nil); !errors.Is(err, tensor.ErrArgument) {
 		t.Error(err)
 	}
 	want := errors.New("f's")

@@ -18,6 +18,7 @@ type SavedPolicy struct {
 	how  handle.SavedPolicy
 	dir  string
 	made bool
+	none bool // an option was nil
 }
 
 // SavedOption is an option of a SavedPolicy.
@@ -36,9 +37,11 @@ func policy(how handle.SavedPolicy, opts []SavedOption) SavedPolicy {
 	p := SavedPolicy{how: how, made: true}
 	p.how.MinBytes = 4096
 	for _, o := range opts {
-		if o != nil {
-			o(&p)
+		if o == nil {
+			p.none = true
+			break
 		}
+		o(&p)
 	}
 	return p
 }
@@ -83,6 +86,8 @@ func SavedTensors(p SavedPolicy, f func() *tensor.Tensor) *tensor.Tensor {
 		return tensor.Failed(refuse.Nil(op, "a function"))
 	case !p.made:
 		return tensor.Failed(refuse.Error(op, tensor.ErrArgument, "the policy is empty: want SaveOnCPU, SaveOnDisk or SaveAs"))
+	case p.none:
+		return tensor.Failed(refuse.NilOption(op))
 	case p.how.MinBytes < 0 || p.how.Keep < 0:
 		return tensor.Failed(refuse.Error(op, tensor.ErrArgument, "MinBytes %d or KeepFirst %d is negative", p.how.MinBytes, p.how.Keep))
 	}

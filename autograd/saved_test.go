@@ -114,7 +114,7 @@ func TestSavedTensors(t *testing.T) {
 		"disk after a half":    {autograd.SaveOnDisk("", autograd.KeepFirst(layers/2*one)), 0, 0.85},
 		"disk, too small":      {autograd.SaveOnDisk("", autograd.MinBytes(one+1)), 0, 1.01},
 		"bfloat16, all kept":   {autograd.SaveAs(tensor.BFloat16, autograd.KeepFirst(1<<40)), 0, 1.01},
-		"disk, every tensor":   {autograd.SaveOnDisk("", autograd.MinBytes(0), nil), 0, 0.5},
+		"disk, every tensor":   {autograd.SaveOnDisk("", autograd.MinBytes(0)), 0, 0.5},
 		"pinned, without CUDA": {autograd.SaveOnCPU(autograd.Pinned()), 0, 1.01},
 	} {
 		grad, p := d.train(t, batch, tensor.Float32, saved(c.policy))

@@ -87,9 +87,10 @@ func Mapped(on bool) Option { return func(s *settings) { s.mapped = on } }
 func Load(path string, opts ...Option) (*File, error) {
 	s := settings{mapped: true}
 	for _, o := range opts {
-		if o != nil {
-			o(&s)
+		if o == nil {
+			return nil, refuse.NilOption("Load")
 		}
+		o(&s)
 	}
 	f, err := openRegular(path)
 	if errors.Is(err, syscall.EMFILE) && vram.Collect() == nil { // a File that is unreachable is open

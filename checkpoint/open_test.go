@@ -134,7 +134,7 @@ func TestShortenedFilesThatAreRead(t *testing.T) {
 		if err := checkpoint.Save(path, all, remarks); err != nil {
 			t.Fatal(err)
 		}
-		f, err := checkpoint.Load(path, checkpoint.Mapped(false), nil)
+		f, err := checkpoint.Load(path, checkpoint.Mapped(false))
 		if err != nil {
 			t.Fatal(err)
 		}

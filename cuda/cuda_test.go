@@ -81,7 +81,7 @@ func TestNil(t *testing.T) {
 // TestEvent tests an event that was never recorded, and one that was closed.
 func TestEvent(t *testing.T) {
 	leak.Check(t)
-	e := cuda.NewEvent(cuda.EnableTiming(true), nil)
+	e := cuda.NewEvent(cuda.EnableTiming(true))
 	if done, err := e.Query(); err != nil || !done {
 		t.Errorf("Query: %v, %v", done, err)
 	}

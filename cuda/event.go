@@ -18,6 +18,7 @@ import (
 type Event struct {
 	id     uint64 // the order in which two events are locked
 	timing bool
+	bad    error // of NewEvent
 
 	mu      sync.RWMutex // held for writing by Record and Close
 	native  cshim.StreamEvent
@@ -38,13 +39,16 @@ func EnableTiming(on bool) EventOption { return timing(on) }
 
 var events atomic.Uint64
 
-// NewEvent returns an event that was not recorded yet. Option: EnableTiming. PyTorch: torch.cuda.Event.
+// NewEvent returns an event that was not recorded yet. If an option is nil, the event's methods return that
+// error. Option: EnableTiming. PyTorch: torch.cuda.Event.
 func NewEvent(opts ...EventOption) *Event {
 	e := &Event{id: events.Add(1)}
 	for _, o := range opts {
-		if o != nil {
-			o.event(e)
+		if o == nil {
+			e.bad = refuse.NilOption("NewEvent")
+			break
 		}
+		o.event(e)
 	}
 	return e
 }
@@ -53,6 +57,9 @@ func NewEvent(opts ...EventOption) *Event {
 func (e *Event) use(op string, f func(native cshim.StreamEvent) error) error {
 	if e == nil {
 		return refuse.Nil(op, "an event")
+	}
+	if e.bad != nil {
+		return e.bad
 	}
 	e.mu.RLock()
 	defer e.mu.RUnlock()
@@ -68,6 +75,9 @@ func (e *Event) Record(s *Stream) error {
 	const op = "Record"
 	if e == nil {
 		return refuse.Nil(op, "an event")
+	}
+	if e.bad != nil {
+		return e.bad
 	}
 	if err := s.check(op); err != nil {
 		return err

@@ -80,7 +80,7 @@ func captureStream(d tensor.Device) (*Stream, error) {
 func settings(op string, d tensor.Device, c capture, opts []CaptureOption) (*capture, error) {
 	for _, o := range opts {
 		if o == nil {
-			return nil, refuse.Error(op, tensor.ErrArgument, "an option is nil")
+			return nil, refuse.NilOption(op)
 		}
 		o.capture(&c)
 	}

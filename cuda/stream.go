@@ -77,7 +77,7 @@ func NewStream(d tensor.Device, opts ...StreamOption) (*Stream, error) {
 	priority := 0
 	for _, o := range opts {
 		if o == nil {
-			return nil, refuse.Error(op, tensor.ErrArgument, "an option is nil")
+			return nil, refuse.NilOption(op)
 		}
 		o.stream(&priority)
 	}

@@ -145,7 +145,7 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 	o := ddpOptions{bucketCapMB: 25}
 	for _, opt := range opts {
 		if opt == nil {
-			return nil, refuse.Error(op, tensor.ErrArgument, "an option is nil")
+			return nil, refuse.NilOption(op)
 		}
 		opt(&o)
 	}

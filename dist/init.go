@@ -71,7 +71,7 @@ func optionsOf(op string, opts []Option) (*options, error) {
 		flight: os.Getenv("LINSTOCK_FLIGHT"), token: os.Getenv("LINSTOCK_TOKEN")}
 	for _, opt := range opts {
 		if opt == nil {
-			return nil, refuse.Error(op, tensor.ErrArgument, "an option is nil")
+			return nil, refuse.NilOption(op)
 		}
 		opt.apply(o)
 	}

@@ -31,7 +31,7 @@ func (d *DDP) Join(loop func() error, opts ...JoinOption) error {
 	j := &joining{divide: true}
 	for _, opt := range opts {
 		if opt == nil {
-			return refuse.Error(op, tensor.ErrArgument, "an option is nil")
+			return refuse.NilOption(op)
 		}
 		opt(j)
 	}

@@ -46,7 +46,7 @@ func (f *crossEntropy) read(op string, logits, targets *tensor.Tensor, opts []te
 	}
 	for _, o := range opts {
 		if o == nil {
-			return refuse.Nil(op, "an option")
+			return refuse.NilOption(op)
 		}
 		name, value := tensor.OptionValue(o)
 		ok := true

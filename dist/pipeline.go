@@ -71,7 +71,7 @@ func NewPipeline(g *Group, stage nn.Layer, loss func(output, target *tensor.Tens
 	}
 	for _, opt := range opts {
 		if opt == nil {
-			return nil, refuse.Error(op, tensor.ErrArgument, "an option is nil")
+			return nil, refuse.NilOption(op)
 		}
 		opt(p)
 	}

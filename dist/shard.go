@@ -136,7 +136,7 @@ func Shard(ctx context.Context, g *Group, module any, opts ...ShardOption) (*FSD
 	o := shardOptions{reshard: true, castInputs: true, param: tensor.Invalid, reduce: tensor.Invalid, outputs: tensor.Invalid}
 	for _, opt := range opts {
 		if opt == nil {
-			return nil, refuse.Error(op, tensor.ErrArgument, "an option is nil")
+			return nil, refuse.NilOption(op)
 		}
 		opt(&o)
 	}

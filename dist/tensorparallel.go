@@ -143,7 +143,7 @@ func (d *divided) set(op string, weight, bias *tensor.Tensor, opts []ParallelOpt
 	in := d.in
 	for _, opt := range opts {
 		if opt == nil {
-			return refuse.Nil(op, "an option")
+			return refuse.NilOption(op)
 		}
 		opt(d)
 	}

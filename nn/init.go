@@ -185,9 +185,10 @@ func fans(op string, t *tensor.Tensor) (in, out int, bad *tensor.Tensor) {
 func kaimingStd(op string, t *tensor.Tensor, opts []InitOption) (float64, *tensor.Generator, *tensor.Tensor) {
 	s := kaimingSettings{nonlinearity: "leaky_relu"}
 	for _, o := range opts {
-		if o != nil {
-			o(&s)
+		if o == nil {
+			return 0, nil, tensor.Failed(refuse.NilOption(op))
 		}
+		o(&s)
 	}
 	g, ok := gain(s)
 	if !ok || math.IsNaN(g) || math.IsInf(g, 0) {

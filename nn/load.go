@@ -110,9 +110,10 @@ func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) e
 	const op = "LoadStateDict"
 	var s loadSettings
 	for _, o := range opts {
-		if o != nil {
-			o(&s)
+		if o == nil {
+			return refuse.NilOption(op)
 		}
+		o(&s)
 	}
 	report := LoadReport{}
 	if s.report != nil {

@@ -197,7 +197,7 @@ func acceptable(op string, opts []tensor.Option, known []string) error {
 	for _, o := range opts {
 		name, _ := tensor.OptionValue(o)
 		if name == "nil" {
-			return refuse.Error(op, tensor.ErrNil, "an option is nil")
+			return refuse.NilOption(op)
 		}
 		if !slices.Contains(known, name) {
 			return refuse.Error(op, tensor.ErrArgument, "%s", options.Unknown(op, name, known))

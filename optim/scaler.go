@@ -64,7 +64,7 @@ func NewGradScaler(opts ...ScalerOption) (*GradScaler, error) {
 	s := &GradScaler{scale: 65536, growth: 2, backoff: 0.5, interval: 2000, found: map[*Optimizer]bool{}, stepped: map[*Optimizer]bool{}}
 	for _, o := range opts {
 		if o == nil {
-			return nil, refuse.Nil("NewGradScaler", "an option")
+			return nil, refuse.NilOption("NewGradScaler")
 		}
 		o(s)
 	}

@@ -37,7 +37,7 @@ type Average struct {
 // Averages are the rows of a table, in the order in which the first event of each began.
 type Averages []Average
 
-// KeyAverages sums the events by name. Options: GroupByInputShape, GroupByLine. PyTorch:
+// KeyAverages sums the events by name. Options: GroupByInputShape, GroupByLine; a nil one has no effect. PyTorch:
 // torch.profiler.profile.key_averages.
 func (t *Trace) KeyAverages(opts ...GroupOption) Averages {
 	if t == nil {
@@ -139,8 +139,8 @@ type column struct {
 }
 
 // Table returns the rows as PyTorch prints them. Percentages are of the time of all operators, which the last line gives. Columns
-// for the memory of devices, shapes and lines are there if there is something in them. Options: SortBy, RowLimit. PyTorch:
-// table.
+// for the memory of devices, shapes and lines are there if there is something in them. Options: SortBy, RowLimit; a nil one has
+// no effect. PyTorch: table.
 func (as Averages) Table(opts ...TableOption) string {
 	t := table{limit: 100}
 	for _, o := range opts {

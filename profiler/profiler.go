@@ -112,9 +112,10 @@ func Start(opts ...Option) (*Profiler, error) {
 	const op = "Start"
 	p := &Profiler{settings: settings{limit: 1 << 20, whole: true}}
 	for _, o := range opts {
-		if o != nil {
-			o.apply(&p.settings)
+		if s, ok := o.(*Schedule); o == nil || ok && s == nil {
+			return nil, refuse.NilOption(op)
 		}
+		o.apply(&p.settings)
 	}
 	switch s := p.settings.schedule; {
 	case p.settings.limit < 1:

@@ -187,9 +187,10 @@ type Stats struct {
 func NewBatcher[In, Out any](run func(batch []In) ([]Out, error), opts ...Option) (*Batcher[In, Out], error) {
 	c := config{maxBatch: 32, queue: 1024}
 	for _, o := range opts {
-		if o != nil {
-			o(&c)
+		if o == nil {
+			return nil, refuse.NilOption("NewBatcher")
 		}
+		o(&c)
 	}
 	shape, ok := c.shape.(func(In) any)
 	switch {

@@ -680,7 +680,7 @@ func TestRefusals(t *testing.T) {
 	if _, err := serve.NewBatcher[int, int](nil); !errors.Is(err, tensor.ErrNil) {
 		t.Errorf("a nil function: %v", err)
 	}
-	if _, err := serve.NewBatcher(run, nil, serve.Shape[int, int](nil)); err != nil {
+	if _, err := serve.NewBatcher(run, serve.Shape[int, int](nil)); err != nil {
 		t.Error(err)
 	}
 	for _, b := range []*serve.Batcher[int, int]{nil, {}} {

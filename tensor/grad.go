@@ -64,20 +64,21 @@ func AllowUnused(on bool) BackwardOption {
 // plain holds the settings of a backward pass without options.
 var plain = &backwardSettings{Retain: new(bool)}
 
-func settings(opts []BackwardOption) *backwardSettings {
+func settings(op string, opts []BackwardOption) (*backwardSettings, error) {
 	if len(opts) == 0 {
-		return plain
+		return plain, nil
 	}
 	s := &backwardSettings{}
 	for _, o := range opts {
-		if o != nil {
-			o(s)
+		if o == nil {
+			return nil, refused(op, ErrArgument, "an option is nil")
 		}
+		o(s)
 	}
 	if s.Retain == nil {
 		s.Retain = &s.Create
 	}
-	return s
+	return s, nil
 }
 
 // pins is a list of pinned tensors and their handles.
@@ -179,7 +180,10 @@ func prepare(op string, roots, inputs []*Tensor, s *backwardSettings) (b backwar
 
 // runBackward implements autograd.Backward.
 func runBackward(roots []*Tensor, opts ...BackwardOption) error {
-	s := settings(opts)
+	s, err := settings("Backward", opts)
+	if err != nil {
+		return err
+	}
 	b, err := prepare("Backward", roots, s.Inputs, s)
 	if err != nil {
 		return err
@@ -203,7 +207,10 @@ func runBackward(roots []*Tensor, opts ...BackwardOption) error {
 
 // runGrad implements autograd.Grad.
 func runGrad(outputs, inputs []*Tensor, opts ...BackwardOption) ([]*Tensor, error) {
-	s := settings(opts)
+	s, err := settings("Grad", opts)
+	if err != nil {
+		return nil, err
+	}
 	if len(inputs) == 0 {
 		return nil, refused("Grad", ErrArgument, "at least one input is needed")
 	}

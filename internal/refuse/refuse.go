@@ -19,6 +19,11 @@ func Nil(op, what string) error {
 	return Error(op, tensor.ErrNil, "%s is needed, got nil", what)
 }
 
+// NilOption returns the error for an option that is nil.
+func NilOption(op string) error {
+	return Error(op, tensor.ErrArgument, "an option is nil")
+}
+
 // Tensor returns a failed tensor that carries the error of Error.
 func Tensor(op string, kind error, format string, args ...any) *tensor.Tensor {
 	return tensor.Failed(Error(op, kind, format, args...))

@@ -9,10 +9,14 @@ import (
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/cuda"
 	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/dist"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/profiler"
+	"github.com/linstock-ml/linstock/serve"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -53,6 +57,60 @@ func TestErrorsNameTheUsersCall(t *testing.T) {
 			}
 			if e.Op != op || !strings.HasPrefix(e.Caller, here+":") {
 				t.Errorf("%s: the error names %q at %s: %v", op, e.Op, e.Caller, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestNilOptions tests that a nil option is the same error of every function that returns one.
+func TestNilOptions(t *testing.T) {
+	leak.Check(t)
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	err := tensor.WithScope(func() error {
+		x := tensor.Ones([]int{2, 2}).RequiresGrad_()
+		xs := []*tensor.Tensor{x}
+		if err := checkpoint.Save(path, map[string]*tensor.Tensor{"x": x}, nil); err != nil {
+			return err
+		}
+		sum := func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].Sum() }
+		run := func(in []int) ([]int, error) { return in, nil }
+		event := cuda.NewEvent(nil)
+		defer event.Close()
+		saved := func(p autograd.SavedPolicy) error {
+			return autograd.SavedTensors(p, func() *tensor.Tensor { return x.Sum() }).Err()
+		}
+		for what, err := range map[string]error{
+			"NewBatcher: an option":    second(serve.NewBatcher(run, nil)),
+			"Start: an option":         second(profiler.Start(nil)),
+			"Start: a nil *Schedule":   second(profiler.Start((*profiler.Schedule)(nil))),
+			"Backward":                 x.Sum().Backward(nil),
+			"Backward: autograd's":     autograd.Backward([]*tensor.Tensor{x.Sum()}, nil),
+			"Grad":                     second(autograd.Grad([]*tensor.Tensor{x.Sum()}, xs, nil)),
+			"GradCheck":                autograd.GradCheck(sum, xs, nil),
+			"DetectAnomaly":            autograd.DetectAnomaly(func() error { return nil }, nil),
+			"Jacobian":                 second(autograd.Jacobian(sum, xs, nil)),
+			"SavedTensors: SaveOnCPU":  saved(autograd.SaveOnCPU(nil)),
+			"SavedTensors: SaveOnDisk": saved(autograd.SaveOnDisk("", autograd.MinBytes(1), nil)),
+			"SavedTensors: SaveAs":     saved(autograd.SaveAs(tensor.BFloat16, nil)),
+			"LoadStateDict":            nn.LoadStateDict(nn.NewLinear(2, 2), nil, nil),
+			"KaimingUniform_":          nn.KaimingUniform_(tensor.Ones([]int{2, 2}), nil).Err(),
+			"NewCTCLoss":               nn.NewCTCLoss(nil).Err(),
+			"Load":                     second(checkpoint.Load(path, nil)),
+			"NewEvent: Synchronize":    event.Synchronize(),
+			"NewEvent: Query":          second(event.Query()),
+			"NewEvent: Record":         event.Record(nil),
+			"NewGradScaler":            second(optim.NewGradScaler(nil)),
+			"Zeros":                    tensor.Zeros([]int{2}, nil).Err(),
+			"Init":                     second(dist.Init(t.Context(), nil)),
+		} {
+			op, _, _ := strings.Cut(what, ":")
+			var e *tensor.Error
+			if !errors.As(err, &e) || e.Kind != tensor.ErrArgument || e.Op != op || e.Message != "an option is nil" {
+				t.Errorf("%s: got %v, want ErrArgument: an option is nil", what, err)
 			}
 		}
 		return nil
