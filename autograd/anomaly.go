@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 )
 
@@ -13,7 +14,7 @@ type AnomalyOption func(*anomaly)
 type anomaly struct{ checkNaN bool }
 
 // CheckNaN(false) only names lines: NaN in a gradient is not an error. The default is true (check_nan=).
-func CheckNaN(on bool) AnomalyOption { return func(a *anomaly) { a.checkNaN = on } }
+func CheckNaN(on ...bool) AnomalyOption { return func(a *anomaly) { a.checkNaN = options.On(on) } }
 
 // checkingNaN is the number of calls of DetectAnomaly that check for NaN.
 var checkingNaN atomic.Int64

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -77,7 +78,10 @@ func UnpackDual(x *tensor.Tensor) (primal, tangent *tensor.Tensor) {
 // (strategy="forward-mode", torch.func.jvp, torch.func.jacfwd). JVP then costs about two calls of f. Jacobian and Hessian
 // call f once for each element of the inputs, instead of going backward once for each element of the outputs or gradients;
 // Hessian, HVP and VHP differentiate the gradient forward. f must not write to its inputs. Strict cannot be combined with it.
-func ForwardMode(on bool) FunctionalOption { return func(s *functional) { s.forward = on } }
+// It is off by default.
+func ForwardMode(on ...bool) FunctionalOption {
+	return func(s *functional) { s.forward = options.On(on) }
+}
 
 // directional is a function with the outputs whose derivatives are wanted: f's own, or its gradients.
 type directional struct {

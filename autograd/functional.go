@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -22,10 +23,12 @@ type functional struct {
 }
 
 // CreateGraph lets the results be differentiated again (create_graph=); false by default.
-func CreateGraph(on bool) FunctionalOption { return func(s *functional) { s.create = on } }
+func CreateGraph(on ...bool) FunctionalOption {
+	return func(s *functional) { s.create = options.On(on) }
+}
 
 // Strict makes it an error that the outputs do not depend on one of the inputs (strict=); false by default.
-func Strict(on bool) FunctionalOption { return func(s *functional) { s.strict = on } }
+func Strict(on ...bool) FunctionalOption { return func(s *functional) { s.strict = options.On(on) } }
 
 // begin checks the arguments and reads the options.
 func (s *functional) begin(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs, v []*tensor.Tensor, opts []FunctionalOption) error {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -24,8 +25,9 @@ type SavedPolicy struct {
 // SavedOption is an option of a SavedPolicy.
 type SavedOption func(*SavedPolicy)
 
-// Pinned makes SaveOnCPU use pinned memory, from which copies to a CUDA device are faster (pin_memory=True).
-func Pinned() SavedOption { return func(p *SavedPolicy) { p.how.Pinned = true } }
+// Pinned makes SaveOnCPU use pinned memory, from which copies to a CUDA device are faster (pin_memory=True); off by
+// default.
+func Pinned(on ...bool) SavedOption { return func(p *SavedPolicy) { p.how.Pinned = options.On(on) } }
 
 // MinBytes keeps tensors of less than n bytes as they are. The default is 4096.
 func MinBytes(n int64) SavedOption { return func(p *SavedPolicy) { p.how.MinBytes = n } }

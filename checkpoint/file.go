@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/pickle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/internal/regular"
@@ -63,7 +64,7 @@ type settings struct {
 
 // Mapped sets whether tensors use the file's mapped pages (true, the default) or are read into their own memory
 // at each call of Tensor. On a system that cannot map files they are always read.
-func Mapped(on bool) Option { return func(s *settings) { s.mapped = on } }
+func Mapped(on ...bool) Option { return func(s *settings) { s.mapped = options.On(on) } }
 
 // Load opens a file of one of these formats, which it recognises by the content:
 //

@@ -8,6 +8,7 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/reclaim"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
@@ -35,7 +36,7 @@ func (t timing) event(e *Event) { e.timing = bool(t) }
 
 // EnableTiming makes the event usable with ElapsedTime; off by default. PyTorch: the argument enable_timing of
 // torch.cuda.Event.
-func EnableTiming(on bool) EventOption { return timing(on) }
+func EnableTiming(on ...bool) EventOption { return timing(options.On(on)) }
 
 var events atomic.Uint64
 

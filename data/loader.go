@@ -119,8 +119,10 @@ func apply(op string, opts []Option, known ...string) (config, error) {
 // BatchSize sets the number of samples in a batch; 1 by default. A batch has at most 2^28 samples.
 func BatchSize(n int) Option { return Option{"BatchSize", func(c *config) { c.batch = n }} }
 
-// Shuffle makes each epoch return the samples in a different random order.
-func Shuffle(on bool) Option { return Option{"Shuffle", func(c *config) { c.shuffle = on }} }
+// Shuffle makes each epoch return the samples in a different random order; off by default, but for NewDistributedSampler.
+func Shuffle(on ...bool) Option {
+	return Option{"Shuffle", func(c *config) { c.shuffle = options.On(on) }}
+}
 
 // Seed sets the seed of Shuffle, of a sampler, and of SampleSeed; 0 by default. It is independent of tensor.ManualSeed.
 func Seed(seed uint64) Option { return Option{"Seed", func(c *config) { c.seed = seed }} }
@@ -137,9 +139,11 @@ func WithBatchSampler(s BatchSampler) Option {
 // PinMemory copies batches to page-locked memory where they are prepared, so that the copy to the Device, an accelerator,
 // runs while the program continues: the loop copies the next batch before it yields the current one. On a CUDA device the
 // copy has a stream of its own, so that it runs beside the kernels of the current batch, and the loop's current stream
-// waits for it before the batch is yielded. Without an accelerator PinMemory does nothing. PyTorch: pin_memory, with a
-// copy with non_blocking=True.
-func PinMemory(on bool) Option { return Option{"PinMemory", func(c *config) { c.pin = on }} }
+// waits for it before the batch is yielded. Without an accelerator PinMemory does nothing. It is off by default.
+// PyTorch: pin_memory, with a copy with non_blocking=True.
+func PinMemory(on ...bool) Option {
+	return Option{"PinMemory", func(c *config) { c.pin = options.On(on) }}
+}
 
 // Workers sets the number of goroutines that prepare batches ahead of the loop. With 0, the default, the loop's own
 // goroutine prepares each batch. A dataset that uses libtorch's random generator is reproducible only without workers; see
@@ -150,8 +154,10 @@ func Workers(n int) Option { return Option{"Workers", func(c *config) { c.worker
 // worker.
 func Prefetch(n int) Option { return Option{"Prefetch", func(c *config) { c.prefetch = n }} }
 
-// DropLast omits the last batch of an epoch if it is smaller than the others.
-func DropLast(on bool) Option { return Option{"DropLast", func(c *config) { c.dropLast = on }} }
+// DropLast omits the last batch of an epoch if it is smaller than the others; off by default.
+func DropLast(on ...bool) Option {
+	return Option{"DropLast", func(c *config) { c.dropLast = options.On(on) }}
+}
 
 // Device sets the device to which batches are copied, on the loop's goroutine.
 func Device(d tensor.Device) Option { return Option{"Device", func(c *config) { c.device = &d }} }

@@ -7,6 +7,7 @@ import (
 	"sort"
 	"sync"
 
+	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -31,8 +32,9 @@ type BatchSampler interface {
 
 // Replacement makes a sampler draw with replacement; false by default, true by default for NewWeightedRandomSampler.
 // PyTorch: replacement.
-func Replacement(on bool) Option {
-	return Option{"Replacement", func(c *config) { c.replacement = &on }}
+func Replacement(on ...bool) Option {
+	v := options.On(on)
+	return Option{"Replacement", func(c *config) { c.replacement = &v }}
 }
 
 // NumSamples sets the number of samples that a RandomSampler draws in an epoch; by default the size of the dataset.

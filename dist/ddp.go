@@ -13,6 +13,7 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/flight"
 	"github.com/linstock-ml/linstock/internal/handle"
+	optional "github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/internal/sharding"
 	"github.com/linstock-ml/linstock/nn"
@@ -71,33 +72,36 @@ type DDPOption func(*ddpOptions)
 func BucketCapMB(mb float64) DDPOption { return func(o *ddpOptions) { o.bucketCapMB = mb } }
 
 // FindUnusedParameters allows parameters to be unused in a forward pass on some or all ranks. It costs a walk through the
-// graph and a collective in each step. PyTorch: find_unused_parameters.
-func FindUnusedParameters(on bool) DDPOption {
-	return func(o *ddpOptions) { o.FindUnused = on }
+// graph and a collective in each step; off by default. PyTorch: find_unused_parameters.
+func FindUnusedParameters(on ...bool) DDPOption {
+	return func(o *ddpOptions) { o.FindUnused = optional.On(on) }
 }
 
 // StaticGraph promises that the same parameters are used in every step and in the same order, as is needed for parameters
 // that a backward pass reaches several times (checkpoints, parameters that several layers share). Unused parameters are
-// found in the first backward pass, which must average gradients: it cannot be in NoSync. PyTorch: static_graph.
-func StaticGraph(on bool) DDPOption { return func(o *ddpOptions) { o.StaticGraph = on } }
+// found in the first backward pass, which must average gradients: it cannot be in NoSync. It is off by
+// default. PyTorch: static_graph.
+func StaticGraph(on ...bool) DDPOption {
+	return func(o *ddpOptions) { o.StaticGraph = optional.On(on) }
+}
 
-// GradientAsBucketView makes gradients views of the buckets, which saves a copy of all gradients. PyTorch:
-// gradient_as_bucket_view.
-func GradientAsBucketView(on bool) DDPOption {
-	return func(o *ddpOptions) { o.BucketView = on }
+// GradientAsBucketView makes gradients views of the buckets, which saves a copy of all gradients; off by default.
+// PyTorch: gradient_as_bucket_view.
+func GradientAsBucketView(on ...bool) DDPOption {
+	return func(o *ddpOptions) { o.BucketView = optional.On(on) }
 }
 
 // BroadcastBuffers copies the buffers of rank 0, such as running statistics, to the other ranks in NewDDP and before each
 // forward pass that follows a step; it is on by default. Without it each rank has buffers of its own. PyTorch:
 // broadcast_buffers.
-func BroadcastBuffers(on bool) DDPOption {
-	return func(o *ddpOptions) { o.ownBuffers, o.noForwardSync = !on, !on }
+func BroadcastBuffers(on ...bool) DDPOption {
+	return func(o *ddpOptions) { o.ownBuffers, o.noForwardSync = !optional.On(on), !optional.On(on) }
 }
 
 // ForwardSyncBuffers copies the buffers of rank 0 to the other ranks before each forward pass that follows a step; it is on
 // by default. NewDDP copies them in any case. PyTorch: forward_sync_buffers.
-func ForwardSyncBuffers(on bool) DDPOption {
-	return func(o *ddpOptions) { o.ownBuffers, o.noForwardSync = false, !on }
+func ForwardSyncBuffers(on ...bool) DDPOption {
+	return func(o *ddpOptions) { o.ownBuffers, o.noForwardSync = false, !optional.On(on) }
 }
 
 // CompressGradients sends gradients as tensor.Float16 or tensor.BFloat16. PyTorch: fp16_compress_hook and

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
+	optional "github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -56,7 +57,9 @@ func Timeout(d time.Duration) Option { return optionFunc(func(o *options) { o.ti
 // CheckCollectives makes the ranks compare kind, sizes and dtypes before each collective of a group that waits for all
 // ranks. If they differ, it is an error on all ranks, where otherwise gloo may end a process. It takes two more messages a
 // collective. All ranks must give it. It is on if the environment variable TORCH_DISTRIBUTED_DEBUG is DETAIL, as in PyTorch.
-func CheckCollectives(on bool) Option { return optionFunc(func(o *options) { o.checked = on }) }
+func CheckCollectives(on ...bool) Option {
+	return optionFunc(func(o *options) { o.checked = optional.On(on) })
+}
 
 // Backend names what a group's ranks communicate by: "gloo", the default, for tensors on the CPU, "nccl" for tensors on CUDA
 // devices, or "cpu:gloo,cuda:nccl" for both; see the package documentation. PyTorch: the argument backend of

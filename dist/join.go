@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/linstock-ml/linstock/cshim"
+	optional "github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -16,8 +17,10 @@ type joining struct{ divide bool }
 type JoinOption func(*joining)
 
 // DivideByInitialWorldSize(false) averages gradients over the ranks that still have inputs, not over all ranks of the
-// group. PyTorch: divide_by_initial_world_size.
-func DivideByInitialWorldSize(on bool) JoinOption { return func(j *joining) { j.divide = on } }
+// group; the default is true. PyTorch: divide_by_initial_world_size.
+func DivideByInitialWorldSize(on ...bool) JoinOption {
+	return func(j *joining) { j.divide = optional.On(on) }
+}
 
 // Join calls loop, a training loop that may have fewer steps on some ranks than on others. Ranks whose loop has returned
 // take part in the collectives of the others, with zeros for gradients, until the loops of all have returned; the model of

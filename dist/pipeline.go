@@ -6,6 +6,7 @@ import (
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/cshim"
+	optional "github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
@@ -40,7 +41,7 @@ type PipelineOption func(*Pipeline)
 // GPipe runs the forward passes of all microbatches before the first backward pass. The default, 1F1B, alternates them as soon
 // as the last stage has an output, so that a stage keeps at most as many microbatches as there are stages. PyTorch:
 // ScheduleGPipe and Schedule1F1B.
-func GPipe(on bool) PipelineOption { return func(p *Pipeline) { p.gpipe = on } }
+func GPipe(on ...bool) PipelineOption { return func(p *Pipeline) { p.gpipe = optional.On(on) } }
 
 // StageDevice sets the device of the stage. The default is that of its first parameter or buffer, or the CPU if it has none.
 // PyTorch: the device of a PipelineStage.

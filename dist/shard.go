@@ -10,6 +10,7 @@ import (
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/handle"
+	optional "github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/internal/sharding"
 	"github.com/linstock-ml/linstock/nn"
@@ -72,7 +73,9 @@ type ShardOption func(*shardOptions)
 
 // ReshardAfterForward(false) keeps the whole parameters between the forward and the backward pass (ZeRO-2), which saves a
 // collective. By default they are freed and gathered again (ZeRO-3). PyTorch: reshard_after_forward.
-func ReshardAfterForward(on bool) ShardOption { return func(o *shardOptions) { o.reshard = on } }
+func ReshardAfterForward(on ...bool) ShardOption {
+	return func(o *shardOptions) { o.reshard = optional.On(on) }
+}
 
 // ParamDType makes forward and backward passes compute with parameters of this dtype; the optimizer's keep theirs. PyTorch:
 // MixedPrecisionPolicy.param_dtype.
@@ -85,9 +88,11 @@ func ReduceDType(dtype tensor.DType) ShardOption { return func(o *shardOptions) 
 // OutputDType casts floating-point results of forward passes to this dtype. PyTorch: MixedPrecisionPolicy.output_dtype.
 func OutputDType(dtype tensor.DType) ShardOption { return func(o *shardOptions) { o.outputs = dtype } }
 
-// CastForwardInputs(false) makes Forward not cast its input to the dtype of ParamDType. PyTorch:
+// CastForwardInputs(false) makes Forward not cast its input to the dtype of ParamDType; the default is true. PyTorch:
 // MixedPrecisionPolicy.cast_forward_inputs.
-func CastForwardInputs(on bool) ShardOption { return func(o *shardOptions) { o.castInputs = on } }
+func CastForwardInputs(on ...bool) ShardOption {
+	return func(o *shardOptions) { o.castInputs = optional.On(on) }
+}
 
 // CPUOffload keeps the rows, their gradients and so the optimizer's state on the CPU, and computes on the device d. Shard moves
 // the rows to the CPU and buffers to the device. PyTorch: CPUOffloadPolicy.

@@ -144,8 +144,9 @@ type settings struct {
 
 // ValidateArgs sets whether the constructor checks the values of parameters, and LogProb and CDF those of their
 // argument. The default is that of SetDefaultValidateArgs. A check waits for the device. PyTorch: validate_args.
-func ValidateArgs(on bool) Option {
-	return Option{"ValidateArgs", func(s *settings) { s.validate = &on }}
+func ValidateArgs(on ...bool) Option {
+	v := options.On(on)
+	return Option{"ValidateArgs", func(s *settings) { s.validate = &v }}
 }
 
 // Probs sets the probabilities, a number or a tensor. PyTorch: probs.

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -42,7 +43,9 @@ func MultiAvgFn(f AvgFn) Option {
 }
 
 // UseBuffers makes an AveragedModel average the buffers, too (use_buffers=True). By default they are copied.
-func UseBuffers() Option { return Option{"UseBuffers", func(s *settings) { s.buffers = true }} }
+func UseBuffers(on ...bool) Option {
+	return Option{"UseBuffers", func(s *settings) { s.buffers = options.On(on) }}
+}
 
 // SWAMultiAvgFn returns the function that computes the plain average of all models. PyTorch:
 // torch.optim.swa_utils.get_swa_avg_fn.

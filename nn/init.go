@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -137,8 +138,9 @@ type kaimingSettings struct {
 	generator    *tensor.Generator
 }
 
-// FanOut preserves the variance of the gradients instead of the variance of the outputs (mode="fan_out").
-func FanOut() InitOption { return func(s *kaimingSettings) { s.fanOut = true } }
+// FanOut preserves the variance of the gradients instead of the variance of the outputs (mode="fan_out"); off by
+// default.
+func FanOut(on ...bool) InitOption { return func(s *kaimingSettings) { s.fanOut = options.On(on) } }
 
 // Slope sets the negative slope of the leaky ReLU that follows the layer (a=); 0 by default.
 func Slope(a float64) InitOption { return func(s *kaimingSettings) { s.a = a } }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -25,8 +26,8 @@ type loadSettings struct {
 }
 
 // Strict(false) allows names that are missing from the state or not in the module (strict=False). Shapes must match all
-// the same.
-func Strict(on bool) LoadOption { return func(s *loadSettings) { s.lax = !on } }
+// the same. The default is true.
+func Strict(on ...bool) LoadOption { return func(s *loadSettings) { s.lax = !options.On(on) } }
 
 // Assign makes LoadStateDict put the tensors of the state into the module, instead of copying their values into the module's
 // tensors: they share the state's storages, and have its dtypes and devices. So a model that was constructed on the meta
@@ -39,8 +40,9 @@ func Strict(on bool) LoadOption { return func(s *loadSettings) { s.lax = !on } }
 // A parameter requires a gradient as the one before it did. Make the optimizer after this. What the state does not have stays
 // on the meta device (LoadReport.Meta): tied weights of which the file has one, which are to be tied again, and buffers that
 // are not saved, except those of this package's modules. A tensor in a map, or in a struct
-// that the module does not hold by a pointer, cannot be replaced and is an error. PyTorch: assign=True.
-func Assign(on bool) LoadOption { return func(s *loadSettings) { s.assign = on } }
+// that the module does not hold by a pointer, cannot be replaced and is an error. PyTorch: assign=True; off by
+// default.
+func Assign(on ...bool) LoadOption { return func(s *loadSettings) { s.assign = options.On(on) } }
 
 // Rename sets the function that returns the module's name for a name of the state, or "" for a tensor that is not to be
 // loaded. A state from a wrapped model, for example, loads with

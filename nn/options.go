@@ -1,9 +1,13 @@
 package nn
 
-import "github.com/linstock-ml/linstock/tensor"
+import (
+	"github.com/linstock-ml/linstock/internal/options"
+	"github.com/linstock-ml/linstock/tensor"
+)
 
 // Option is a keyword argument of a constructor, such as NoBias(), Stride(2) or DType(tensor.Float64). If a constructor
-// is given an option that it does not accept, its module carries an error that lists the accepted options.
+// is given an option that it does not accept, its module carries an error that lists the accepted options. An option that
+// is on or off, such as NoBias, is off by default; NoBias() is NoBias(true).
 type Option struct {
 	name string
 	set  func(*settings)
@@ -60,18 +64,24 @@ func DType(d tensor.DType) Option { return Option{"DType", func(s *settings) { s
 func Device(d tensor.Device) Option { return Option{"Device", func(s *settings) { s.device = d }} }
 
 // NoBias omits the bias (bias=False).
-func NoBias() Option { return Option{"NoBias", func(s *settings) { s.noBias = true }} }
+func NoBias(on ...bool) Option {
+	return Option{"NoBias", func(s *settings) { s.noBias = options.On(on) }}
+}
 
 // NoAffine omits the weight and bias of a normalization layer (affine=False, elementwise_affine=False).
-func NoAffine() Option { return Option{"NoAffine", func(s *settings) { s.noAffine = true }} }
+func NoAffine(on ...bool) Option {
+	return Option{"NoAffine", func(s *settings) { s.noAffine = options.On(on) }}
+}
 
 // NoRunningStats makes batch norm use the statistics of the batch in evaluation too (track_running_stats=False).
-func NoRunningStats() Option { return Option{"NoRunningStats", func(s *settings) { s.noStats = true }} }
+func NoRunningStats(on ...bool) Option {
+	return Option{"NoRunningStats", func(s *settings) { s.noStats = options.On(on) }}
+}
 
 // CumulativeAverage makes the running statistics of batch norm plain averages over all batches (momentum=None). An
 // instance norm has no such averages: in PyTorch its momentum=None is Momentum(0).
-func CumulativeAverage() Option {
-	return Option{"CumulativeAverage", func(s *settings) { s.cumulative = true }}
+func CumulativeAverage(on ...bool) Option {
+	return Option{"CumulativeAverage", func(s *settings) { s.cumulative = options.On(on) }}
 }
 
 // Momentum sets the weight of the new batch in the running statistics of batch norm (momentum=); 0.1 by default.
@@ -81,10 +91,14 @@ func Momentum(v float64) Option { return Option{"Momentum", func(s *settings) { 
 func Eps(v float64) Option { return Option{"Eps", func(s *settings) { s.eps = v }} }
 
 // BatchFirst puts the batch first in inputs and outputs: (N, L, E) instead of (L, N, E) (batch_first=True).
-func BatchFirst() Option { return Option{"BatchFirst", func(s *settings) { s.batchFirst = true }} }
+func BatchFirst(on ...bool) Option {
+	return Option{"BatchFirst", func(s *settings) { s.batchFirst = options.On(on) }}
+}
 
 // Causal makes each position attend only to itself and earlier positions.
-func Causal() Option { return Option{"Causal", func(s *settings) { s.causal = true }} }
+func Causal(on ...bool) Option {
+	return Option{"Causal", func(s *settings) { s.causal = options.On(on) }}
+}
 
 // DropoutP sets a probability of dropout in training (dropout=): of attention weights, of the outputs between recurrent
 // layers, or of the results in a transformer layer. It is 0 by default, and 0.1 for transformer layers.
@@ -108,10 +122,14 @@ func Dilation(v ...int) Option { return Option{"Dilation", func(s *settings) { s
 func Groups(n int) Option { return Option{"Groups", func(s *settings) { s.groups = n }} }
 
 // CeilMode makes pooling round the size of the output up (ceil_mode=True).
-func CeilMode() Option { return Option{"CeilMode", func(s *settings) { s.ceil = true }} }
+func CeilMode(on ...bool) Option {
+	return Option{"CeilMode", func(s *settings) { s.ceil = options.On(on) }}
+}
 
 // NotCountPadding makes average pooling exclude the padding from its averages (count_include_pad=False).
-func NotCountPadding() Option { return Option{"NotCountPadding", func(s *settings) { s.noPad = true }} }
+func NotCountPadding(on ...bool) Option {
+	return Option{"NotCountPadding", func(s *settings) { s.noPad = options.On(on) }}
+}
 
 // PaddingIdx sets the row of an embedding that is initialized to zeros and receives no gradient (padding_idx=); a
 // negative index counts from the end.
@@ -120,7 +138,9 @@ func PaddingIdx(i int) Option {
 }
 
 // PaddingSame pads a convolution so that its output has the size of its input (padding='same'). The stride must be 1.
-func PaddingSame() Option { return Option{"PaddingSame", func(s *settings) { s.same = true }} }
+func PaddingSame(on ...bool) Option {
+	return Option{"PaddingSame", func(s *settings) { s.same = options.On(on) }}
+}
 
 // PaddingMode sets what a convolution is padded with: "zeros" (the default), "reflect", "replicate" or "circular"
 // (padding_mode=).
@@ -149,18 +169,22 @@ func DivisorOverride(n int) Option {
 }
 
 // Affine adds a weight and a bias to an InstanceNorm (affine=True).
-func Affine() Option { return Option{"Affine", func(s *settings) { s.affine = true }} }
+func Affine(on ...bool) Option {
+	return Option{"Affine", func(s *settings) { s.affine = options.On(on) }}
+}
 
 // RunningStats makes an InstanceNorm keep running statistics and use them in evaluation (track_running_stats=True).
-func RunningStats() Option { return Option{"RunningStats", func(s *settings) { s.stats = true }} }
+func RunningStats(on ...bool) Option {
+	return Option{"RunningStats", func(s *settings) { s.stats = options.On(on) }}
+}
 
 // NumLayers sets the number of recurrent layers, each of which takes the output of the one before (num_layers=); 1 by
 // default.
 func NumLayers(n int) Option { return Option{"NumLayers", func(s *settings) { s.layers = n }} }
 
 // Bidirectional adds a recurrent layer that runs backwards (bidirectional=True).
-func Bidirectional() Option {
-	return Option{"Bidirectional", func(s *settings) { s.bidirectional = true }}
+func Bidirectional(on ...bool) Option {
+	return Option{"Bidirectional", func(s *settings) { s.bidirectional = options.On(on) }}
 }
 
 // ProjSize sets the width to which an LSTM projects its hidden state (proj_size=).
@@ -183,7 +207,9 @@ func TotalLength(n int) Option {
 }
 
 // PadLeft pads sequences at their beginning (padding_side='left').
-func PadLeft() Option { return Option{"PadLeft", func(s *settings) { s.padLeft = true }} }
+func PadLeft(on ...bool) Option {
+	return Option{"PadLeft", func(s *settings) { s.padLeft = options.On(on) }}
+}
 
 // MaxNorm scales the rows of an embedding that are looked up to a norm of at most v, in place (max_norm=); 0, the
 // default, does not.
@@ -194,19 +220,21 @@ func NormType(p float64) Option { return Option{"NormType", func(s *settings) { 
 
 // ScaleGradByFreq divides the gradient of a row of an embedding by how often it occurs in the batch
 // (scale_grad_by_freq=True).
-func ScaleGradByFreq() Option {
-	return Option{"ScaleGradByFreq", func(s *settings) { s.byFrequency = true }}
+func ScaleGradByFreq(on ...bool) Option {
+	return Option{"ScaleGradByFreq", func(s *settings) { s.byFrequency = options.On(on) }}
 }
 
 // SparseGrad makes the gradient of an embedding a sparse tensor (sparse=True).
-func SparseGrad() Option { return Option{"SparseGrad", func(s *settings) { s.sparse = true }} }
+func SparseGrad(on ...bool) Option {
+	return Option{"SparseGrad", func(s *settings) { s.sparse = options.On(on) }}
+}
 
 // BagMode sets how an EmbeddingBag reduces: "mean" (the default), "sum" or "max" (mode=).
 func BagMode(mode string) Option { return Option{"BagMode", func(s *settings) { s.bagMode = mode }} }
 
 // IncludeLastOffset says that the offsets of an EmbeddingBag end with the number of ids (include_last_offset=True).
-func IncludeLastOffset() Option {
-	return Option{"IncludeLastOffset", func(s *settings) { s.lastOffset = true }}
+func IncludeLastOffset(on ...bool) Option {
+	return Option{"IncludeLastOffset", func(s *settings) { s.lastOffset = options.On(on) }}
 }
 
 // ScaleFactor sets the factor by which an image is resized: one number for all dimensions, or one for each
@@ -222,15 +250,19 @@ func Algorithm(name string) Option {
 }
 
 // AlignCorners aligns the centers, not the edges, of the corner elements of input and output (align_corners=True).
-func AlignCorners() Option { return Option{"AlignCorners", func(s *settings) { s.align = true }} }
+func AlignCorners(on ...bool) Option {
+	return Option{"AlignCorners", func(s *settings) { s.align = options.On(on) }}
+}
 
 // RecomputeScale computes the scale factor anew from the sizes of input and output (recompute_scale_factor=True).
-func RecomputeScale() Option {
-	return Option{"RecomputeScale", func(s *settings) { s.recompute = true }}
+func RecomputeScale(on ...bool) Option {
+	return Option{"RecomputeScale", func(s *settings) { s.recompute = options.On(on) }}
 }
 
 // AntiAlias filters high frequencies when an image is made smaller (antialias=True).
-func AntiAlias() Option { return Option{"AntiAlias", func(s *settings) { s.antiAlias = true }} }
+func AntiAlias(on ...bool) Option {
+	return Option{"AntiAlias", func(s *settings) { s.antiAlias = options.On(on) }}
+}
 
 // KDim sets the width of the keys of a MultiheadAttention (kdim=); that of the queries by default.
 func KDim(n int) Option { return Option{"KDim", func(s *settings) { s.keyWidth = n }} }
@@ -239,13 +271,19 @@ func KDim(n int) Option { return Option{"KDim", func(s *settings) { s.keyWidth =
 func VDim(n int) Option { return Option{"VDim", func(s *settings) { s.valueWidth = n }} }
 
 // AddBiasKV appends learned keys and values (add_bias_kv=True).
-func AddBiasKV() Option { return Option{"AddBiasKV", func(s *settings) { s.biasKV = true }} }
+func AddBiasKV(on ...bool) Option {
+	return Option{"AddBiasKV", func(s *settings) { s.biasKV = options.On(on) }}
+}
 
 // AddZeroAttn appends keys and values of zeros (add_zero_attn=True).
-func AddZeroAttn() Option { return Option{"AddZeroAttn", func(s *settings) { s.zeroAttention = true }} }
+func AddZeroAttn(on ...bool) Option {
+	return Option{"AddZeroAttn", func(s *settings) { s.zeroAttention = options.On(on) }}
+}
 
 // NormFirst normalizes the inputs, not the outputs, of the parts of a transformer layer (norm_first=True).
-func NormFirst() Option { return Option{"NormFirst", func(s *settings) { s.normFirst = true }} }
+func NormFirst(on ...bool) Option {
+	return Option{"NormFirst", func(s *settings) { s.normFirst = options.On(on) }}
+}
 
 // FeedForward sets the width between the two linear layers of a transformer layer (dim_feedforward=); 2048 by default.
 func FeedForward(n int) Option { return Option{"FeedForward", func(s *settings) { s.hidden = n }} }
@@ -276,7 +314,9 @@ func PowerIterations(n int) Option {
 
 // OldNames gives a WeightNorm or SpectralNorm the state names of the deprecated torch.nn.utils.weight_norm and
 // spectral_norm: weight_g and weight_v, or weight_orig, weight_u and weight_v.
-func OldNames() Option { return Option{"OldNames", func(s *settings) { s.oldNames = true }} }
+func OldNames(on ...bool) Option {
+	return Option{"OldNames", func(s *settings) { s.oldNames = options.On(on) }}
+}
 
 // OrthogonalMap names the map of Orthogonal (orthogonal_map=): "matrix_exp", the default of square and of complex matrices,
 // "cayley", or "householder", the default of others.
@@ -285,13 +325,13 @@ func OrthogonalMap(name string) Option {
 }
 
 // NoTrivialization makes Orthogonal keep no base matrix (use_trivialization=False).
-func NoTrivialization() Option {
-	return Option{"NoTrivialization", func(s *settings) { s.noTrivialization = true }}
+func NoTrivialization(on ...bool) Option {
+	return Option{"NoTrivialization", func(s *settings) { s.noTrivialization = options.On(on) }}
 }
 
 // ErrorIfNonfinite makes a gradient norm that is infinite or NaN an error (error_if_nonfinite=True).
-func ErrorIfNonfinite() Option {
-	return Option{"ErrorIfNonfinite", func(s *settings) { s.errorIfNonfinite = true }}
+func ErrorIfNonfinite(on ...bool) Option {
+	return Option{"ErrorIfNonfinite", func(s *settings) { s.errorIfNonfinite = options.On(on) }}
 }
 
 // ImportanceScores prunes by scores, of the parameter's shape, in place of the parameter's own values
@@ -305,20 +345,28 @@ func ImportanceScores(scores *tensor.Tensor) Option {
 func DivValue(v float64) Option { return Option{"DivValue", func(s *settings) { s.divValue = v }} }
 
 // HeadBias adds a bias to the head of an AdaptiveLogSoftmaxWithLoss (head_bias=True).
-func HeadBias() Option { return Option{"HeadBias", func(s *settings) { s.headBias = true }} }
+func HeadBias(on ...bool) Option {
+	return Option{"HeadBias", func(s *settings) { s.headBias = options.On(on) }}
+}
 
 // Base sets the base of the wavelengths of a RotaryEmbedding; 10000 by default.
 func Base(v float64) Option { return Option{"Base", func(s *settings) { s.base = v }} }
 
 // Interleaved makes a RotaryEmbedding rotate neighbouring elements (2i, 2i+1), as in GPT-J, and not the halves (i, i+D/2), as
 // in Llama.
-func Interleaved() Option { return Option{"Interleaved", func(s *settings) { s.interleaved = true }} }
+func Interleaved(on ...bool) Option {
+	return Option{"Interleaved", func(s *settings) { s.interleaved = options.On(on) }}
+}
 
 // Alpha sets the scale of a LoRALinear, which is divided by its rank (lora_alpha=); the rank by default, a scale of 1.
 func Alpha(v float64) Option { return Option{"Alpha", func(s *settings) { s.alpha = v }} }
 
 // Dynamic makes an Int8Linear round the rows of its inputs to 8 bits in each call, too.
-func Dynamic() Option { return Option{"Dynamic", func(s *settings) { s.dynamic = true }} }
+func Dynamic(on ...bool) Option {
+	return Option{"Dynamic", func(s *settings) { s.dynamic = options.On(on) }}
+}
 
 // PerRow gives each row of a Float8Linear's weight, and of its inputs, a scale of its own.
-func PerRow() Option { return Option{"PerRow", func(s *settings) { s.perRow = true }} }
+func PerRow(on ...bool) Option {
+	return Option{"PerRow", func(s *settings) { s.perRow = options.On(on) }}
+}

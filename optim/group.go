@@ -201,7 +201,7 @@ func whole(name string, v int, field func(*Group) *int) Option {
 }
 
 func flag(name string, on []bool, field func(*Group) *bool) Option {
-	return Option{name, func(g *Group) { *field(g) = len(on) == 0 || on[len(on)-1] }}
+	return Option{name, func(g *Group) { *field(g) = options.On(on) }}
 }
 
 // LR sets the learning rate of a group (lr=).
@@ -212,7 +212,8 @@ func WeightDecay(v float64) Option {
 	return number("WeightDecay", v, func(g *Group) *float64 { return &g.WeightDecay })
 }
 
-// Maximize makes the optimizer maximize the objective instead of minimizing it (maximize=True).
+// Maximize makes the optimizer maximize the objective instead of minimizing it (maximize=True); off by
+// default.
 func Maximize(on ...bool) Option {
 	return flag("Maximize", on, func(g *Group) *bool { return &g.Maximize })
 }
@@ -242,12 +243,13 @@ func Betas(b1, b2 float64) Option {
 // 1e-10 for Adagrad, 1e-7 for Muon.
 func Eps(v float64) Option { return number("Eps", v, func(g *Group) *float64 { return &g.Eps }) }
 
-// AMSGrad makes Adam divide by the largest second moment so far (amsgrad=True).
+// AMSGrad makes Adam divide by the largest second moment so far (amsgrad=True); off by default.
 func AMSGrad(on ...bool) Option {
 	return flag("AMSGrad", on, func(g *Group) *bool { return &g.AMSGrad })
 }
 
-// DecoupledWeightDecay makes Adam, NAdam and RAdam decay the weights as AdamW does (decoupled_weight_decay=True).
+// DecoupledWeightDecay makes Adam, NAdam and RAdam decay the weights as AdamW does (decoupled_weight_decay=True); off
+// by default.
 func DecoupledWeightDecay(on ...bool) Option {
 	return flag("DecoupledWeightDecay", on, func(g *Group) *bool { return &g.DecoupledWeightDecay })
 }
@@ -264,7 +266,7 @@ func Rho(v float64) Option { return number("Rho", v, func(g *Group) *float64 { r
 // (alpha=).
 func Alpha(v float64) Option { return number("Alpha", v, func(g *Group) *float64 { return &g.Alpha }) }
 
-// Centered makes RMSprop divide by an estimate of the gradient's variance (centered=True).
+// Centered makes RMSprop divide by an estimate of the gradient's variance (centered=True); off by default.
 func Centered(on ...bool) Option {
 	return flag("Centered", on, func(g *Group) *bool { return &g.Centered })
 }

@@ -524,8 +524,8 @@ func ScaleFn(f func(x float64) float64, perStep bool) ScheduleOption {
 }
 
 // CycleMomentum sets whether the momentum, or beta1, falls as the rate rises (cycle_momentum=); on by default.
-func CycleMomentum(on bool) ScheduleOption {
-	return scheduleOption("CycleMomentum", func(o *scheduleOptions) { o.cycleMomentum = on })
+func CycleMomentum(on ...bool) ScheduleOption {
+	return scheduleOption("CycleMomentum", func(o *scheduleOptions) { o.cycleMomentum = options.On(on) })
 }
 
 // BaseMomentum sets the lowest momentum, one for all groups or one for each (base_momentum=): 0.8 by default for
@@ -560,9 +560,10 @@ func FinalDivFactor(v float64) ScheduleOption {
 	return scheduleOption("FinalDivFactor", func(o *scheduleOptions) { o.finalDivFactor = v })
 }
 
-// ThreePhase makes OneCycleLR's rate fall as it rose before it falls to the last (three_phase=True).
-func ThreePhase(on bool) ScheduleOption {
-	return scheduleOption("ThreePhase", func(o *scheduleOptions) { o.threePhase = on })
+// ThreePhase makes OneCycleLR's rate fall as it rose before it falls to the last (three_phase=True); off by
+// default.
+func ThreePhase(on ...bool) ScheduleOption {
+	return scheduleOption("ThreePhase", func(o *scheduleOptions) { o.threePhase = options.On(on) })
 }
 
 // Factor sets the factor by which ReduceLROnPlateau reduces the rate, below 1 (factor=); 0.1 by default.

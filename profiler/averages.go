@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/linstock-ml/linstock/internal/options"
 )
 
 // A GroupOption is an option of KeyAverages.
@@ -13,12 +15,14 @@ type GroupOption func(*grouping)
 
 type grouping struct{ shapes, line bool }
 
-// GroupByInputShape makes a row for each combination of sizes of the operands, which RecordShapes has recorded. PyTorch:
-// group_by_input_shape=True.
-func GroupByInputShape() GroupOption { return func(g *grouping) { g.shapes = true } }
+// GroupByInputShape makes a row for each combination of sizes of the operands, which RecordShapes has recorded; off by
+// default. PyTorch: group_by_input_shape=True.
+func GroupByInputShape(on ...bool) GroupOption {
+	return func(g *grouping) { g.shapes = options.On(on) }
+}
 
-// GroupByLine makes a row for each line of the program. PyTorch: group_by_stack_n=1.
-func GroupByLine() GroupOption { return func(g *grouping) { g.line = true } }
+// GroupByLine makes a row for each line of the program; off by default. PyTorch: group_by_stack_n=1.
+func GroupByLine(on ...bool) GroupOption { return func(g *grouping) { g.line = options.On(on) } }
 
 // An Average is a row of a table: the events of one name.
 type Average struct {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/internal/sites"
 	"github.com/linstock-ml/linstock/tensor"
@@ -35,8 +36,8 @@ type option func(*settings)
 
 func (o option) apply(s *settings) { o(s) }
 
-// RecordShapes also records the sizes of the operators' operands. PyTorch: record_shapes=True.
-func RecordShapes() Option { return option(func(s *settings) { s.shapes = true }) }
+// RecordShapes also records the sizes of the operators' operands; off by default. PyTorch: record_shapes=True.
+func RecordShapes(on ...bool) Option { return option(func(s *settings) { s.shapes = options.On(on) }) }
 
 // MaxEvents limits the events of a trace; later ones are counted in Trace.Dropped. The trace has the times of as many steps.
 // An event takes 80 bytes while it is recorded. The default is 1,048,576.

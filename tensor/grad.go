@@ -11,6 +11,7 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/reclaim"
 	"github.com/linstock-ml/linstock/internal/sites"
 )
@@ -46,19 +47,21 @@ func Inputs(ts ...*Tensor) BackwardOption {
 }
 
 // RetainGraph keeps the graph for another backward pass (retain_graph=). The default is the value of CreateGraph.
-func RetainGraph(on bool) BackwardOption {
-	return func(s *backwardSettings) { s.Retain = &on }
+func RetainGraph(on ...bool) BackwardOption {
+	v := options.On(on)
+	return func(s *backwardSettings) { s.Retain = &v }
 }
 
-// CreateGraph records the backward pass, so that the gradients can be differentiated (create_graph=).
-func CreateGraph(on bool) BackwardOption {
-	return func(s *backwardSettings) { s.Create = on }
+// CreateGraph records the backward pass, so that the gradients can be differentiated (create_graph=); off by
+// default.
+func CreateGraph(on ...bool) BackwardOption {
+	return func(s *backwardSettings) { s.Create = options.On(on) }
 }
 
 // AllowUnused makes Grad return nil, instead of an error, for an input that the outputs do not depend on
-// (allow_unused=).
-func AllowUnused(on bool) BackwardOption {
-	return func(s *backwardSettings) { s.AllowUnused = on }
+// (allow_unused=); off by default.
+func AllowUnused(on ...bool) BackwardOption {
+	return func(s *backwardSettings) { s.AllowUnused = options.On(on) }
 }
 
 // plain holds the settings of a backward pass without options.

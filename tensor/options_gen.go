@@ -2,6 +2,8 @@
 
 package tensor
 
+import "github.com/linstock-ml/linstock/internal/options"
+
 const (
 	keyNone optKey = iota
 	keyDType
@@ -312,16 +314,16 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 }
 
 // Accumulate is the keyword argument accumulate= (IndexPut, IndexPut_, Put, Put_).
-func Accumulate(v bool) Option { return kwarg{keyAccumulate, v} }
+func Accumulate(on ...bool) Option { return kwarg{keyAccumulate, options.On(on)} }
 
 // Adjoint is the keyword argument adjoint= (LinalgLUSolve).
-func Adjoint(v bool) Option { return kwarg{keyAdjoint, v} }
+func Adjoint(on ...bool) Option { return kwarg{keyAdjoint, options.On(on)} }
 
 // AlignCorners is the keyword argument align_corners= (UpsampleLinear1d, UpsampleBilinear2d, UpsampleBicubic2d, UpsampleTrilinear3d, GridSampler, AffineGrid).
-func AlignCorners(v bool) Option { return kwarg{keyAlignCorners, v} }
+func AlignCorners(on ...bool) Option { return kwarg{keyAlignCorners, options.On(on)} }
 
 // AlignToWindow is the keyword argument align_to_window= (STFT).
-func AlignToWindow(v bool) Option { return kwarg{keyAlignToWindow, v} }
+func AlignToWindow(on ...bool) Option { return kwarg{keyAlignToWindow, options.On(on)} }
 
 // Alpha is the keyword argument alpha= (Add, Add_, Sub, Sub_, RSub, AddMM, and others). v is a Go number; an int is passed as an integer, as in Python.
 func Alpha(v any) Option { return kwarg{keyAlpha, v} }
@@ -333,7 +335,7 @@ func Append(v *Tensor) Option { return kwarg{keyAppend, v} }
 func Approximate(v string) Option { return kwarg{keyApproximate, v} }
 
 // AssumeUnique is the keyword argument assume_unique= (IsIn).
-func AssumeUnique(v bool) Option { return kwarg{keyAssumeUnique, v} }
+func AssumeUnique(on ...bool) Option { return kwarg{keyAssumeUnique, options.On(on)} }
 
 // Atol is the keyword argument atol= (IsClose, AllClose, LinalgMatrixRank, LinalgPinv).
 func Atol(v float64) Option { return kwarg{keyAtol, v} }
@@ -354,7 +356,7 @@ func BIh(v *Tensor) Option { return kwarg{keyBIh, v} }
 func Base(v float64) Option { return kwarg{keyBase, v} }
 
 // BatchFirst is the keyword argument batch_first= (PadSequence, LSTM, GRU, RNNTanh, RNNReLU).
-func BatchFirst(v bool) Option { return kwarg{keyBatchFirst, v} }
+func BatchFirst(on ...bool) Option { return kwarg{keyBatchFirst, options.On(on)} }
 
 // Beta is the keyword argument beta= (AddMM, AddMM_, AddMV, AddMV_, AddR, AddR_, and others). v is a Go number; an int is passed as an integer, as in Python.
 func Beta(v any) Option { return kwarg{keyBeta, v} }
@@ -363,7 +365,7 @@ func Beta(v any) Option { return kwarg{keyBeta, v} }
 func Bias(v *Tensor) Option { return kwarg{keyBias, v} }
 
 // Bidirectional is the keyword argument bidirectional= (LSTM, GRU, RNNTanh, RNNReLU).
-func Bidirectional(v bool) Option { return kwarg{keyBidirectional, v} }
+func Bidirectional(on ...bool) Option { return kwarg{keyBidirectional, options.On(on)} }
 
 // Blank is the keyword argument blank= (CTCLoss).
 func Blank(v int) Option { return kwarg{keyBlank, v} }
@@ -372,13 +374,13 @@ func Blank(v int) Option { return kwarg{keyBlank, v} }
 func Blocksize(v ...int) Option { return kwarg{keyBlocksize, v} }
 
 // CeilMode is the keyword argument ceil_mode= (MaxPool1d, MaxPool2d, MaxPool2dWithIndices, MaxPool3d, AvgPool1d, AvgPool2d, and others).
-func CeilMode(v bool) Option { return kwarg{keyCeilMode, v} }
+func CeilMode(on ...bool) Option { return kwarg{keyCeilMode, options.On(on)} }
 
 // Center is the keyword argument center= (STFT, ISTFT).
-func Center(v bool) Option { return kwarg{keyCenter, v} }
+func Center(on ...bool) Option { return kwarg{keyCenter, options.On(on)} }
 
 // CheckErrors is the keyword argument check_errors= (LinalgCholeskyEx).
-func CheckErrors(v bool) Option { return kwarg{keyCheckErrors, v} }
+func CheckErrors(on ...bool) Option { return kwarg{keyCheckErrors, options.On(on)} }
 
 // ComputeMode is the keyword argument compute_mode= (CDist).
 func ComputeMode(v int) Option { return kwarg{keyComputeMode, v} }
@@ -387,7 +389,7 @@ func ComputeMode(v int) Option { return kwarg{keyComputeMode, v} }
 func Correction(v any) Option { return kwarg{keyCorrection, v} }
 
 // CountIncludePad is the keyword argument count_include_pad= (AvgPool1d, AvgPool2d, AvgPool3d).
-func CountIncludePad(v bool) Option { return kwarg{keyCountIncludePad, v} }
+func CountIncludePad(on ...bool) Option { return kwarg{keyCountIncludePad, options.On(on)} }
 
 // D is the keyword argument d= (FFTFFTFreq, FFTRFFTFreq).
 func D(v float64) Option { return kwarg{keyD, v} }
@@ -399,7 +401,7 @@ func Delta(v float64) Option { return kwarg{keyDelta, v} }
 func DenseDim(v int) Option { return kwarg{keyDenseDim, v} }
 
 // Descending is the keyword argument descending= (Sort, SortStable, ArgSort, ArgSortStable).
-func Descending(v bool) Option { return kwarg{keyDescending, v} }
+func Descending(on ...bool) Option { return kwarg{keyDescending, options.On(on)} }
 
 // Diagonal is the keyword argument diagonal= (Diag, Tril, Tril_, Triu, Triu_).
 func Diagonal(v int) Option { return kwarg{keyDiagonal, v} }
@@ -438,7 +440,7 @@ func Dx(v any) Option { return kwarg{keyDx, v} }
 func EdgeOrder(v int) Option { return kwarg{keyEdgeOrder, v} }
 
 // EnableGqa is the keyword argument enable_gqa= (ScaledDotProductAttention).
-func EnableGqa(v bool) Option { return kwarg{keyEnableGqa, v} }
+func EnableGqa(on ...bool) Option { return kwarg{keyEnableGqa, options.On(on)} }
 
 // End is the keyword argument end= (Slice, SliceScatter).
 func End(v int) Option { return kwarg{keyEnd, v} }
@@ -450,13 +452,13 @@ func EndDim(v int) Option { return kwarg{keyEndDim, v} }
 func Eps(v float64) Option { return kwarg{keyEps, v} }
 
 // EqualNan is the keyword argument equal_nan= (IsClose, AllClose).
-func EqualNan(v bool) Option { return kwarg{keyEqualNan, v} }
+func EqualNan(on ...bool) Option { return kwarg{keyEqualNan, options.On(on)} }
 
 // FullMatrices is the keyword argument full_matrices= (LinalgSVD).
-func FullMatrices(v bool) Option { return kwarg{keyFullMatrices, v} }
+func FullMatrices(on ...bool) Option { return kwarg{keyFullMatrices, options.On(on)} }
 
 // FullTerm is the keyword argument full= (PoissonNLLLoss).
-func FullTerm(v bool) Option { return kwarg{keyFullTerm, v} }
+func FullTerm(on ...bool) Option { return kwarg{keyFullTerm, options.On(on)} }
 
 // Fweights is the keyword argument fweights= (Cov).
 func Fweights(v *Tensor) Option { return kwarg{keyFweights, v} }
@@ -465,10 +467,10 @@ func Fweights(v *Tensor) Option { return kwarg{keyFweights, v} }
 func Groups(v int) Option { return kwarg{keyGroups, v} }
 
 // HasBiases is the keyword argument has_biases= (LSTM, GRU, RNNTanh, RNNReLU).
-func HasBiases(v bool) Option { return kwarg{keyHasBiases, v} }
+func HasBiases(on ...bool) Option { return kwarg{keyHasBiases, options.On(on)} }
 
 // Hermitian is the keyword argument hermitian= (LinalgMatrixRank, LinalgPinv).
-func Hermitian(v bool) Option { return kwarg{keyHermitian, v} }
+func Hermitian(on ...bool) Option { return kwarg{keyHermitian, options.On(on)} }
 
 // HopLength is the keyword argument hop_length= (STFT, ISTFT).
 func HopLength(v int) Option { return kwarg{keyHopLength, v} }
@@ -477,13 +479,13 @@ func HopLength(v int) Option { return kwarg{keyHopLength, v} }
 func IgnoreIndex(v int) Option { return kwarg{keyIgnoreIndex, v} }
 
 // IncludeLastOffset is the keyword argument include_last_offset= (EmbeddingBag).
-func IncludeLastOffset(v bool) Option { return kwarg{keyIncludeLastOffset, v} }
+func IncludeLastOffset(on ...bool) Option { return kwarg{keyIncludeLastOffset, options.On(on)} }
 
 // IncludeSelf is the keyword argument include_self= (IndexReduce, IndexReduce_, ScatterReduce, ScatterReduce_).
-func IncludeSelf(v bool) Option { return kwarg{keyIncludeSelf, v} }
+func IncludeSelf(on ...bool) Option { return kwarg{keyIncludeSelf, options.On(on)} }
 
 // Increasing is the keyword argument increasing= (Vander).
-func Increasing(v bool) Option { return kwarg{keyIncreasing, v} }
+func Increasing(on ...bool) Option { return kwarg{keyIncreasing, options.On(on)} }
 
 // Indexing is the keyword argument indexing= (MeshGrid).
 func Indexing(v string) Option { return kwarg{keyIndexing, v} }
@@ -498,16 +500,16 @@ func Interpolation(v string) Option { return kwarg{keyInterpolation, v} }
 func InterpolationMode(v int) Option { return kwarg{keyInterpolationMode, v} }
 
 // Invert is the keyword argument invert= (IsIn).
-func Invert(v bool) Option { return kwarg{keyInvert, v} }
+func Invert(on ...bool) Option { return kwarg{keyInvert, options.On(on)} }
 
 // IsCausal is the keyword argument is_causal= (ScaledDotProductAttention).
-func IsCausal(v bool) Option { return kwarg{keyIsCausal, v} }
+func IsCausal(on ...bool) Option { return kwarg{keyIsCausal, options.On(on)} }
 
 // K is the keyword argument k= (Rot90).
 func K(v int) Option { return kwarg{keyK, v} }
 
 // KeepDim is the keyword argument keepdim= (Sum, NanSum, Mean, NanMean, ProdDim, Std, and others).
-func KeepDim(v bool) Option { return kwarg{keyKeepDim, v} }
+func KeepDim(on ...bool) Option { return kwarg{keyKeepDim, options.On(on)} }
 
 // LabelSmoothing is the keyword argument label_smoothing= (CrossEntropy).
 func LabelSmoothing(v float64) Option { return kwarg{keyLabelSmoothing, v} }
@@ -516,25 +518,25 @@ func LabelSmoothing(v float64) Option { return kwarg{keyLabelSmoothing, v} }
 func Lambd(v any) Option { return kwarg{keyLambd, v} }
 
 // Largest is the keyword argument largest= (TopK).
-func Largest(v bool) Option { return kwarg{keyLargest, v} }
+func Largest(on ...bool) Option { return kwarg{keyLargest, options.On(on)} }
 
 // Left is the keyword argument left= (LinalgSolve, LinalgSolveTriangular, LinalgLUSolve).
-func Left(v bool) Option { return kwarg{keyLeft, v} }
+func Left(on ...bool) Option { return kwarg{keyLeft, options.On(on)} }
 
 // Length is the keyword argument length= (ISTFT).
 func Length(v int) Option { return kwarg{keyLength, v} }
 
 // LogInput is the keyword argument log_input= (PoissonNLLLoss).
-func LogInput(v bool) Option { return kwarg{keyLogInput, v} }
+func LogInput(on ...bool) Option { return kwarg{keyLogInput, options.On(on)} }
 
 // LogTarget is the keyword argument log_target= (KLDiv).
-func LogTarget(v bool) Option { return kwarg{keyLogTarget, v} }
+func LogTarget(on ...bool) Option { return kwarg{keyLogTarget, options.On(on)} }
 
 // Margin is the keyword argument margin= (HingeEmbeddingLoss, MarginRankingLoss, TripletMarginLoss, CosineEmbeddingLoss, MultiMarginLoss). v is a Go number; an int is passed as an integer, as in Python.
 func Margin(v any) Option { return kwarg{keyMargin, v} }
 
 // MaskedGrad is the keyword argument masked_grad= (ToDense).
-func MaskedGrad(v bool) Option { return kwarg{keyMaskedGrad, v} }
+func MaskedGrad(on ...bool) Option { return kwarg{keyMaskedGrad, options.On(on)} }
 
 // MaxVal is the keyword argument max_val= (Hardtanh, Hardtanh_). v is a Go number; an int is passed as an integer, as in Python.
 func MaxVal(v any) Option { return kwarg{keyMaxVal, v} }
@@ -564,13 +566,13 @@ func NegativeSlope(v any) Option { return kwarg{keyNegativeSlope, v} }
 func Neginf(v float64) Option { return kwarg{keyNeginf, v} }
 
 // NonBlocking is the keyword argument non_blocking= (Copy_).
-func NonBlocking(v bool) Option { return kwarg{keyNonBlocking, v} }
+func NonBlocking(on ...bool) Option { return kwarg{keyNonBlocking, options.On(on)} }
 
 // Norm is the keyword argument norm= (FFTFFT, FFTIFFT, FFTRFFT, FFTIRFFT, FFTHFFT, FFTIHFFT, and others).
 func Norm(v string) Option { return kwarg{keyNorm, v} }
 
 // Normalized is the keyword argument normalized= (STFT, ISTFT).
-func Normalized(v bool) Option { return kwarg{keyNormalized, v} }
+func Normalized(on ...bool) Option { return kwarg{keyNormalized, options.On(on)} }
 
 // NumClasses is the keyword argument num_classes= (OneHot).
 func NumClasses(v int) Option { return kwarg{keyNumClasses, v} }
@@ -582,13 +584,13 @@ func NumLayers(v int) Option { return kwarg{keyNumLayers, v} }
 func Offset(v int) Option { return kwarg{keyOffset, v} }
 
 // Onesided is the keyword argument onesided= (STFT, ISTFT).
-func Onesided(v bool) Option { return kwarg{keyOnesided, v} }
+func Onesided(on ...bool) Option { return kwarg{keyOnesided, options.On(on)} }
 
 // Ord is the keyword argument ord= (LinalgNorm, LinalgVectorNorm). v is a Go number; an int is passed as an integer, as in Python.
 func Ord(v any) Option { return kwarg{keyOrd, v} }
 
 // OutInt32 is the keyword argument out_int32= (SearchSorted, Bucketize).
-func OutInt32(v bool) Option { return kwarg{keyOutInt32, v} }
+func OutInt32(on ...bool) Option { return kwarg{keyOutInt32, options.On(on)} }
 
 // OutputPadding is the keyword argument output_padding= (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d).
 func OutputPadding(v ...int) Option { return kwarg{keyOutputPadding, v} }
@@ -621,10 +623,10 @@ func PaddingValue(v float64) Option { return kwarg{keyPaddingValue, v} }
 func PerSampleWeights(v *Tensor) Option { return kwarg{keyPerSampleWeights, v} }
 
 // PinMemory is the keyword argument pin_memory= (Zeros, Ones, Full, Empty, EmptyStrided, ScalarTensor, and others).
-func PinMemory(v bool) Option { return kwarg{keyPinMemory, v} }
+func PinMemory(on ...bool) Option { return kwarg{keyPinMemory, options.On(on)} }
 
 // Pivot is the keyword argument pivot= (LinalgLU, LinalgLUFactor).
-func Pivot(v bool) Option { return kwarg{keyPivot, v} }
+func Pivot(on ...bool) Option { return kwarg{keyPivot, options.On(on)} }
 
 // PosWeight is the keyword argument pos_weight= (BinaryCrossEntropyWithLogits).
 func PosWeight(v *Tensor) Option { return kwarg{keyPosWeight, v} }
@@ -642,19 +644,19 @@ func R(v int) Option { return kwarg{keyR, v} }
 func Rcond(v float64) Option { return kwarg{keyRcond, v} }
 
 // Replacement is the keyword argument replacement= (Multinomial).
-func Replacement(v bool) Option { return kwarg{keyReplacement, v} }
+func Replacement(on ...bool) Option { return kwarg{keyReplacement, options.On(on)} }
 
 // ReturnComplex is the keyword argument return_complex= (STFT, ISTFT).
-func ReturnComplex(v bool) Option { return kwarg{keyReturnComplex, v} }
+func ReturnComplex(on ...bool) Option { return kwarg{keyReturnComplex, options.On(on)} }
 
 // ReturnCounts is the keyword argument return_counts= (Unique, UniqueDim, UniqueConsecutive).
-func ReturnCounts(v bool) Option { return kwarg{keyReturnCounts, v} }
+func ReturnCounts(on ...bool) Option { return kwarg{keyReturnCounts, options.On(on)} }
 
 // ReturnInverse is the keyword argument return_inverse= (Unique, UniqueDim, UniqueConsecutive).
-func ReturnInverse(v bool) Option { return kwarg{keyReturnInverse, v} }
+func ReturnInverse(on ...bool) Option { return kwarg{keyReturnInverse, options.On(on)} }
 
 // Right is the keyword argument right= (SearchSorted, Bucketize).
-func Right(v bool) Option { return kwarg{keyRight, v} }
+func Right(on ...bool) Option { return kwarg{keyRight, options.On(on)} }
 
 // RoundingMode is the keyword argument rounding_mode= (DivMode, DivMode_).
 func RoundingMode(v string) Option { return kwarg{keyRoundingMode, v} }
@@ -678,13 +680,13 @@ func Scale(v any) Option { return kwarg{keyScale, v} }
 func ScaleFactors(v ...any) Option { return kwarg{keyScaleFactors, v} }
 
 // ScaleGradByFreq is the keyword argument scale_grad_by_freq= (Embedding, EmbeddingBag).
-func ScaleGradByFreq(v bool) Option { return kwarg{keyScaleGradByFreq, v} }
+func ScaleGradByFreq(on ...bool) Option { return kwarg{keyScaleGradByFreq, options.On(on)} }
 
 // Side is the keyword argument side= (SearchSorted).
 func Side(v string) Option { return kwarg{keySide, v} }
 
 // Sorted is the keyword argument sorted= (TopK, Unique, UniqueDim).
-func Sorted(v bool) Option { return kwarg{keySorted, v} }
+func Sorted(on ...bool) Option { return kwarg{keySorted, options.On(on)} }
 
 // Sorter is the keyword argument sorter= (SearchSorted).
 func Sorter(v *Tensor) Option { return kwarg{keySorter, v} }
@@ -708,28 +710,28 @@ func StorageOffset(v int) Option { return kwarg{keyStorageOffset, v} }
 func Stride(v ...int) Option { return kwarg{keyStride, v} }
 
 // Swap is the keyword argument swap= (TripletMarginLoss).
-func Swap(v bool) Option { return kwarg{keySwap, v} }
+func Swap(on ...bool) Option { return kwarg{keySwap, options.On(on)} }
 
 // Threshold is the keyword argument threshold= (Softplus). v is a Go number; an int is passed as an integer, as in Python.
 func Threshold(v any) Option { return kwarg{keyThreshold, v} }
 
 // Train is the keyword argument train= (Dropout, Dropout_, AlphaDropout, FeatureDropout, LSTM, GRU, and others).
-func Train(v bool) Option { return kwarg{keyTrain, v} }
+func Train(on ...bool) Option { return kwarg{keyTrain, options.On(on)} }
 
 // Training is the keyword argument training= (RReLU, RReLU_, BatchNorm).
-func Training(v bool) Option { return kwarg{keyTraining, v} }
+func Training(on ...bool) Option { return kwarg{keyTraining, options.On(on)} }
 
 // UPLO is the keyword argument UPLO= (LinalgEigh, LinalgEigvalsh).
 func UPLO(v string) Option { return kwarg{keyUPLO, v} }
 
 // Unitriangular is the keyword argument unitriangular= (LinalgSolveTriangular).
-func Unitriangular(v bool) Option { return kwarg{keyUnitriangular, v} }
+func Unitriangular(on ...bool) Option { return kwarg{keyUnitriangular, options.On(on)} }
 
 // Upper is the keyword argument upper= (LinalgSolveTriangular, LinalgCholesky, LinalgCholeskyEx, CholeskySolve, CholeskyInverse).
-func Upper(v bool) Option { return kwarg{keyUpper, v} }
+func Upper(on ...bool) Option { return kwarg{keyUpper, options.On(on)} }
 
 // UseInputStats is the keyword argument use_input_stats= (InstanceNorm).
-func UseInputStats(v bool) Option { return kwarg{keyUseInputStats, v} }
+func UseInputStats(on ...bool) Option { return kwarg{keyUseInputStats, options.On(on)} }
 
 // Value is the keyword argument value= (AddCMul, AddCMul_, AddCDiv, AddCDiv_, Pad, ConstantPadNd). v is a Go number; an int is passed as an integer, as in Python.
 func Value(v any) Option { return kwarg{keyValue, v} }
@@ -747,10 +749,10 @@ func WinLength(v int) Option { return kwarg{keyWinLength, v} }
 func Window(v *Tensor) Option { return kwarg{keyWindow, v} }
 
 // WithReplacement is the keyword argument with_replacement= (Combinations).
-func WithReplacement(v bool) Option { return kwarg{keyWithReplacement, v} }
+func WithReplacement(on ...bool) Option { return kwarg{keyWithReplacement, options.On(on)} }
 
 // Wrap is the keyword argument wrap= (FillDiagonal_).
-func Wrap(v bool) Option { return kwarg{keyWrap, v} }
+func Wrap(on ...bool) Option { return kwarg{keyWrap, options.On(on)} }
 
 // ZeroInfinity is the keyword argument zero_infinity= (CTCLoss).
-func ZeroInfinity(v bool) Option { return kwarg{keyZeroInfinity, v} }
+func ZeroInfinity(on ...bool) Option { return kwarg{keyZeroInfinity, options.On(on)} }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/options"
 )
 
 // AllocatorSetting is an argument of [SetAllocatorSettings]. [MaxSplitSizeMB], [GarbageCollectionThreshold] and
@@ -51,8 +52,8 @@ func GarbageCollectionThreshold(share float64) AllocatorSetting {
 
 // ExpandableSegments makes the allocator use segments that grow, for blocks of all sizes, which avoids most fragmentation.
 // Existing segments stay as they are. The default is false. PyTorch: expandable_segments.
-func ExpandableSegments(on bool) AllocatorSetting {
-	return AllocatorSetting{key: "expandable_segments", value: map[bool]string{false: "False", true: "True"}[on]}
+func ExpandableSegments(on ...bool) AllocatorSetting {
+	return AllocatorSetting{key: "expandable_segments", value: map[bool]string{false: "False", true: "True"}[options.On(on)]}
 }
 
 // AllocatorSettings is the options of libtorch's caching allocator for CUDA devices.

@@ -96,7 +96,7 @@ func (k *optKinds) goType() (param, doc string) {
 		}
 		return "v any", "v is " + strings.Join(of, " or ") + ", depending on the operator."
 	case k.boolean:
-		return "v bool", ""
+		return "on ...bool", ""
 	case k.text:
 		return "v string", ""
 	case k.tensor:
@@ -207,7 +207,7 @@ func fileName(section string) string {
 
 func options(names []string, opts map[string]*optKinds) []byte {
 	var b bytes.Buffer
-	b.WriteString(generated + "\n\npackage tensor\n\nconst (\n\tkeyNone optKey = iota\n\tkeyDType\n\tkeyDevice\n\tkeyReduction\n\tkeyGenerator\n\tkeyLayout\n\tkeyMemoryFormat\n")
+	b.WriteString(generated + "\n\npackage tensor\n\nimport \"github.com/linstock-ml/linstock/internal/options\"\n\nconst (\n\tkeyNone optKey = iota\n\tkeyDType\n\tkeyDevice\n\tkeyReduction\n\tkeyGenerator\n\tkeyLayout\n\tkeyMemoryFormat\n")
 	for _, n := range names {
 		fmt.Fprintf(&b, "\tkey%s\n", n)
 	}
@@ -227,7 +227,11 @@ func options(names []string, opts map[string]*optKinds) []byte {
 		if doc != "" {
 			b.WriteString(" " + doc)
 		}
-		fmt.Fprintf(&b, "\nfunc %s(%s) Option { return kwarg{key%s, v} }\n\n", n, param, n)
+		value := "v"
+		if strings.HasPrefix(param, "on ") {
+			value = "options.On(on)"
+		}
+		fmt.Fprintf(&b, "\nfunc %s(%s) Option { return kwarg{key%s, %s} }\n\n", n, param, n, value)
 	}
 	return b.Bytes()
 }

@@ -1,4 +1,4 @@
-// Package options formats the error for an unknown option.
+// Package options has what the options of several packages share: the error for an unknown one, and boolean values.
 package options
 
 import "strings"
@@ -10,3 +10,6 @@ func Unknown(op, name string, known []string) string {
 	}
 	return "unknown option " + name + "; the options are " + strings.Join(known, ", ")
 }
+
+// On returns the value of a boolean option, which is true without an argument.
+func On(on []bool) bool { return len(on) == 0 || on[len(on)-1] }
