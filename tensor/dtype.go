@@ -18,7 +18,7 @@ const (
 	Float16        DType = 5
 	Float32        DType = 6
 	Float64        DType = 7
-	ComplexHalf    DType = 8 // complex number of two float16; few operators support it
+	Complex32      DType = 8 // complex number of two float16; few operators support it
 	Complex64      DType = 9
 	Complex128     DType = 10
 	Bool           DType = 11
@@ -41,7 +41,7 @@ var dtypes = map[DType]struct {
 }{
 	Uint8: {"uint8", 1}, Int8: {"int8", 1}, Int16: {"int16", 2}, Int32: {"int32", 4}, Int64: {"int64", 8},
 	Float16: {"float16", 2}, Float32: {"float32", 4}, Float64: {"float64", 8},
-	ComplexHalf: {"complex32", 4}, Complex64: {"complex64", 8}, Complex128: {"complex128", 16}, Bool: {"bool", 1},
+	Complex32: {"complex32", 4}, Complex64: {"complex64", 8}, Complex128: {"complex128", 16}, Bool: {"bool", 1},
 	BFloat16: {"bfloat16", 2}, Float8E5M2: {"float8_e5m2", 1}, Float8E4M3FN: {"float8_e4m3fn", 1},
 	Float8E5M2FNUZ: {"float8_e5m2fnuz", 1}, Float8E4M3FNUZ: {"float8_e4m3fnuz", 1},
 	Uint16: {"uint16", 2}, Uint32: {"uint32", 4}, Uint64: {"uint64", 8},
@@ -92,13 +92,16 @@ func (d DType) IsFloat() bool {
 
 // IsComplex reports whether d is a complex dtype.
 func (d DType) IsComplex() bool {
-	return d == Complex64 || d == Complex128 || d == ComplexHalf || d == bComplex32
+	return d == Complex64 || d == Complex128 || d == Complex32 || d == bComplex32
 }
 
 // ParseDType returns the dtype with PyTorch's name, such as "float32" or "torch.float32". The error is ErrArgument.
 func ParseDType(name string) (DType, error) {
 	if len(name) > 6 && name[:6] == "torch." {
 		name = name[6:]
+	}
+	if name == "chalf" { // PyTorch's other name
+		return Complex32, nil
 	}
 	for d, s := range dtypes {
 		if s.name == name {

@@ -487,7 +487,7 @@ func (h *hostile) refill() {
 		Arange(0, 6), Arange(0, 6).View(2, 3), FromSlice([]int{-1, 5, 1 << 40}, nil), FromSlice([]int{math.MaxInt, math.MinInt, 1 << 62}, nil),
 		FromSlice([]int{0, 1, 1, 0}, nil), Zeros([]int{}, Int64), Zeros([]int{3}, Int32), Ones([]int{2, 3}, Int8), Ones([]int{2}, Uint8), Ones([]int{3}, Uint16),
 		FromSlice([]bool{true, false, true}, nil), Ones([]int{2, 3}, Bool), Zeros([]int{}, Bool), Ones([]int{2, 3}, Float16), Ones([]int{3}, BFloat16),
-		Ones([]int{3}, Float8E4M3FN), Randn([]int{2, 3}, Complex64), Randn([]int{3, 3}, Complex128).Conj(), Ones([]int{2}, ComplexHalf), Zeros([]int{2, 3}, Meta),
+		Ones([]int{3}, Float8E4M3FN), Randn([]int{2, 3}, Complex64), Randn([]int{3, 3}, Complex128).Conj(), Ones([]int{2}, Complex32), Zeros([]int{2, 3}, Meta),
 		Zeros([]int{3, 3}), Eye(3).Mul(nan),
 	}
 	// Only every other pool has layouts other than strided, so that most calls pass the first checks.
@@ -567,7 +567,7 @@ func (h *hostile) dtype() DType {
 	if h.one(3) {
 		return DType(h.rng.IntN(256) - 128)
 	}
-	return pick(h, Float32, Float64, Int64, Bool, Complex64, Float16, BFloat16, Uint8, Float8E5M2, Invalid, Uint64, ComplexHalf)
+	return pick(h, Float32, Float64, Int64, Bool, Complex64, Float16, BFloat16, Uint8, Float8E5M2, Invalid, Uint64, Complex32)
 }
 
 func (h *hostile) device() Device {

@@ -44,7 +44,7 @@ func (v *values) one(n int) bool { return v.IntN(n) == 0 }
 func pick[T any](v *values, list ...T) T { return list[v.IntN(len(list))] }
 
 var dtypes = []tensor.DType{
-	tensor.Uint8, tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64, tensor.Float16, tensor.Float32, tensor.Float64, tensor.ComplexHalf,
+	tensor.Uint8, tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64, tensor.Float16, tensor.Float32, tensor.Float64, tensor.Complex32,
 	tensor.Complex64, tensor.Complex128, tensor.Bool, tensor.BFloat16, tensor.Float8E5M2, tensor.Float8E4M3FN, tensor.Float8E5M2FNUZ,
 	tensor.Float8E4M3FNUZ, tensor.Uint16, tensor.Uint32, tensor.Uint64,
 }
