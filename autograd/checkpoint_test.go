@@ -337,12 +337,16 @@ func TestCheckpointErrors(t *testing.T) {
 		}{
 			{"an operator", func(in ...*tensor.Tensor) *tensor.Tensor { at = line(); return in[0].MatMul(in[0]) }, tensor.ErrArgument},
 			{"an error", func(...*tensor.Tensor) *tensor.Tensor { at = ""; return tensor.Failed(errInside) }, errInside},
-			{"a panic", func(...*tensor.Tensor) *tensor.Tensor { at = "checkpoint_test.go"; panic(errInside) }, errInside},
+			{"a panic", func(...*tensor.Tensor) *tensor.Tensor { at = "panic: "; panic(errInside) }, errInside},
 		}
 		for _, f := range fails {
 			err := autograd.Checkpoint(f.f, x).Err()
 			if !errors.Is(err, f.is) || !strings.Contains(err.Error(), at) {
 				t.Errorf("%s: %v; want %v at %s", f.name, err, f.is, at)
+			}
+			var p *autograd.PanicError
+			if errors.As(err, &p) != (f.name == "a panic") || p != nil && !strings.Contains(string(p.Stack), "checkpoint_test.go") {
+				t.Errorf("%s: %v has the panic %v, without a stack that names this file", f.name, err, p)
 			}
 			n := 0
 			y := autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {

@@ -289,16 +289,16 @@ func recovered(f func() ([]*tensor.Tensor, error)) (ts []*tensor.Tensor, err err
 
 // PanicError is the error of a panic in a Function.
 type PanicError struct {
-	Value any
-	Stack []byte
+	Value any    // the value of the panic
+	Stack []byte // the stack of the goroutine, as debug.Stack formats it
 }
 
-// Error returns the value of the panic and the stack.
+// Error returns the value of the panic as text.
 func (e *PanicError) Error() string {
 	if e == nil {
 		return "<nil>"
 	}
-	return fmt.Sprintf("linstock: panic: %v\n%s", e.Value, e.Stack)
+	return fmt.Sprintf("linstock: panic: %v", e.Value)
 }
 
 // Unwrap returns the panic's value if it is an error, and nil otherwise.

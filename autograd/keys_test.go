@@ -49,6 +49,9 @@ func TestKeysOfAContext(t *testing.T) {
 	if ctx.Value(bad) != nil || ctx.Value([1]any{bad}) != nil || ctx.Value(nil) != 3 {
 		t.Errorf("the context has %v, %v and %v", ctx.Value(bad), ctx.Value([1]any{bad}), ctx.Value(nil))
 	}
+	if text := (&autograd.PanicError{Value: "mine", Stack: []byte("goroutine 1")}).Error(); text != "linstock: panic: mine" {
+		t.Errorf("the text of a PanicError is %q", text)
+	}
 	if e := (*autograd.PanicError)(nil); e.Error() != "<nil>" || e.Unwrap() != nil {
 		t.Error("a nil error has a text or a cause")
 	}
