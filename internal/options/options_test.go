@@ -44,7 +44,7 @@ func TestBooleans(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			x.Add(x)
+			x.Add(x).Release()
 			trace, err := p.Stop()
 			if err != nil {
 				return err
