@@ -126,7 +126,8 @@ func (a *account) setLimit(bytes int64) error {
 
 // SetSoftLimit sets the soft limit of a device. Above it [Paced] sweeps more often: also for little garbage, as long as its
 // time budget has the cost of a sweep. Allocations do not fail at the soft limit. The default is Share(0.9) for a CUDA
-// device and Share(0.8) for the CPU. While the CPU's hard limit follows a cgroup, its soft limit is 8/9 of that at most.
+// device and Share(0.8) for the CPU. A soft limit that is not below the hard limit counts as 8/9 of that; so does one above 8/9
+// while the CPU's hard limit follows a cgroup.
 func SetSoftLimit(d Device, n Amount) error {
 	return set(d, n, (*account).setSoftLimit)
 }
@@ -140,7 +141,7 @@ func (a *account) setSoftLimit(bytes int64) error {
 
 // softLimit returns the soft limit while the hard limit is limit. The caller holds a.mu.
 func (a *account) softLimit(limit int64) int64 {
-	if a.follows.Load() && a.soft > 0 && limit > 0 {
+	if a.soft > 0 && limit > 0 && (a.follows.Load() || a.soft >= limit) {
 		return min(a.soft, limit/9*8)
 	}
 	return a.soft

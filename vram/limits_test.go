@@ -75,8 +75,9 @@ func TestSettingsFromOutside(t *testing.T) {
 		complaint string
 	}{
 		"defaults":  {nil, "limit 0.90 soft 0.80 percent 100 policy vram.Paced", ""},
+		"below":     {[]string{"LINSTOCK_LIMIT=45%"}, "limit 0.45 soft 0.40 percent 100 policy vram.Paced", ""},
 		"shares":    {[]string{"LINSTOCK_LIMIT=50%", "LINSTOCK_SOFT_LIMIT=cpu=25%"}, "limit 0.50 soft 0.25 percent 100 policy vram.Paced", ""},
-		"bytes":     {[]string{"GOMEMLIMIT=", "LINSTOCK_LIMIT=cpu=1B"}, "limit 0.00 soft 0.80 percent 100 policy vram.Paced", ""},
+		"bytes":     {[]string{"GOMEMLIMIT=", "LINSTOCK_LIMIT=cpu=1B"}, "limit 0.00 soft 0.00 percent 100 policy vram.Paced", ""},
 		"percent":   {[]string{"LINSTOCK_GCPERCENT=30"}, "limit 0.90 soft 0.80 percent 30 policy vram.Paced", ""},
 		"off":       {[]string{"LINSTOCK_GCPERCENT=off", "LINSTOCK_POLICY=off"}, "limit 0.90 soft 0.80 percent -1 policy vram.Off", ""},
 		"policies":  {[]string{"LINSTOCK_POLICY=Threshold"}, "limit 0.90 soft 0.80 percent 100 policy vram.Threshold", ""},

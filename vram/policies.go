@@ -49,18 +49,19 @@ func (p Rates) Decide(s State) Decision {
 	return Decision{Sweep: Light, Again: step}
 }
 
-// LiveShare sweeps when the live bytes are more than the soft limit, or more than Share of the capacity if there is none. It
-// does not sweep again before a sixteenth of the live bytes was allocated. It is goDl's policy, which compares every 100
-// operators.
+// LiveShare sweeps when the live bytes are more than Share of the capacity. It does not sweep again before a sixteenth of the
+// live bytes was allocated. It is goDl's policy, which compares every 100 operators.
 type LiveShare struct {
-	Share float64 // 0: 0.9
+	Share float64 // 0: the soft limit, or 0.9 of the capacity if there is none
 	Else  Policy  // asked when no sweep is due; may be nil
 }
 
 // Decide implements [Policy].
 func (p LiveShare) Decide(s State) Decision {
-	share := cmp.Or(max(p.Share, 0), 0.9)
-	most := cmp.Or(s.SoftLimit, int64(share*float64(s.Capacity)))
+	most := int64(max(p.Share, 0) * float64(s.Capacity))
+	if p.Share <= 0 {
+		most = cmp.Or(s.SoftLimit, int64(0.9*float64(s.Capacity)))
+	}
 	if s.Live <= most {
 		return orElse(p.Else, s, max(most-s.Live, leastStep))
 	}

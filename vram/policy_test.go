@@ -823,7 +823,7 @@ func TestFreesBesideSweeps(t *testing.T) {
 			}
 			x := tensor.Empty([]int{150 * mib / 4})
 			for range 300_000 {
-				x.View(-1)
+				_ = x.View(-1)
 			}
 			close(started)
 			err = free(s)

@@ -44,3 +44,21 @@ func TestAgainIsAtLeast1MiB(t *testing.T) {
 		}
 	}
 }
+
+// A share that the program chose counts before the soft limit, which always exists unless the program removes it.
+func TestShareBeforeSoftLimit(t *testing.T) {
+	balance.Hold(t, func() {})
+	s := State{Capacity: 100 << 20, SoftLimit: 80 << 20, Live: 60 << 20, Allocated: 20 << 20}
+	for share, want := range map[float64]Depth{0: None, 0.5: Full, 0.7: None, 0.9: None} {
+		if d := (LiveShare{Share: share}).Decide(s); d.Sweep != want {
+			t.Errorf("share %v: depth %v, want %v", share, d.Sweep, want)
+		}
+	}
+	s.Live, s.SoftLimit = 85<<20, 0
+	if d := (LiveShare{Share: 0.9}).Decide(s); d.Sweep != None {
+		t.Errorf("below the share: depth %v", d.Sweep)
+	}
+	if d := (LiveShare{Share: 0.8}).Decide(s); d.Sweep != Full {
+		t.Errorf("above the share: depth %v", d.Sweep)
+	}
+}
