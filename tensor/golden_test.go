@@ -478,6 +478,9 @@ func (c *goldenCase) runCall(o *op, fn reflect.Type) error {
 			if list, is := v.([]int); is && spec.kind == kindInt {
 				v = list[0]
 			}
+			if list, is := v.([]bool); is && spec.kind == kindBool {
+				v = list[0]
+			}
 			args = append(args, v)
 		}
 	}
