@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 
@@ -178,16 +178,10 @@ func NewIterableLoader[T any](dataset IterableDataset[T], collate func(samples [
 func caught(f func() ([]*tensor.Tensor, error)) (made []*tensor.Tensor, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			made, err = nil, fmt.Errorf("panic: %v\n%s", p, stack())
+			made, err = nil, fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 	}()
 	return f()
-}
-
-// stack returns the stack of the calling goroutine.
-func stack() []byte {
-	buf := make([]byte, 8<<10)
-	return buf[:runtime.Stack(buf, false)]
 }
 
 // streaming reads a stream for one loop.
@@ -202,7 +196,7 @@ func newStreaming(ctx context.Context, of stream, p *plan) *streaming {
 	source := func(yield func([]*tensor.Tensor, error) bool) {
 		defer func() {
 			if r := recover(); r != nil {
-				yield(nil, fmt.Errorf("linstock: the dataset panicked: %v\n%s", r, stack()))
+				yield(nil, fmt.Errorf("linstock: the dataset panicked: %v\n%s", r, debug.Stack()))
 			}
 		}()
 		for made, err := range of(ctx, p, p.state.Batch) {
