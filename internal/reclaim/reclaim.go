@@ -18,7 +18,7 @@ var (
 	// Collect frees the entries that have become unreachable and makes the others strong again. It must be called after
 	// Weaken, when the Go collector has marked. Drain finds no tensors outside scopes meanwhile.
 	Collect = func() {}
-	// Scoped returns the number of tensors in open scopes.
+	// Scoped returns the approximate number of tensors in open scopes.
 	Scoped = func() int64 { return 0 }
 	// Unscoped returns the approximate number of tensors that belong to no scope and no category.
 	Unscoped = func() int64 { return 0 }
