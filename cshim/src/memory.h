@@ -75,8 +75,6 @@ inline int64_t enter(int slot, int64_t n, int64_t asked) {
 constexpr int64_t kLargestAdmitted = int64_t{1} << 46;
 
 using Clock = std::chrono::steady_clock;
-// Returns a number that changes when the account has room again.
-inline int64_t given_back(const Account &a) { return a.freed.load() + a.withdrawn.load(); }
 // Waits for a round after the system or the device has refused n admitted bytes. Returns false if no other try can
 // succeed.
 bool wait_for_system(int slot, int64_t n, Rounds &rounds) noexcept;

@@ -129,7 +129,7 @@ bool fits_limit(int slot, int64_t n) {
   return a.live.load(std::memory_order_relaxed) + n <= a.limit.load(std::memory_order_relaxed);
 }
 
-// Subtracts n live bytes, and adds them to one of the counters that given_back reads.
+// Subtracts n live bytes, and adds them to one of the counters that activity reads.
 void subtract(Account &a, int64_t n, std::atomic<int64_t> &counter) noexcept {
   // In this order: a thread that sees the room also sees that the counter has changed.
   counter.fetch_add(n);
@@ -169,7 +169,7 @@ Wait wait_for_round(int slot, int64_t n, ls_wait_reason reason, bool exhaust,
                     Clock::time_point until = Clock::now() + kRoundWait);
 
 // Returns a number that changes with every allocation and free on the device.
-int64_t activity(const Account &a) { return given_back(a) + a.total.load(); }
+int64_t activity(const Account &a) { return a.freed.load() + a.withdrawn.load() + a.total.load(); }
 
 // Reports whether an allocation that did not fit after a round waits for another one. before is its activity
 // before the round. n is 0 if the limit was not what refused it.
