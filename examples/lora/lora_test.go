@@ -2,11 +2,11 @@ package main
 
 import (
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/examples/internal/clitest"
 	"github.com/linstock-ml/linstock/examples/internal/twin"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
@@ -88,12 +88,8 @@ func TestOnlyAdaptersAreSaved(t *testing.T) {
 // TestFlags tests that values with which the command cannot run are errors that name the flag.
 func TestFlags(t *testing.T) {
 	leak.Check(t)
-	for want, o := range map[string]options{
+	clitest.Refused(t, func(o options) error { return command(t.Context(), o, "") }, map[string]options{
 		"-steps must be at least 1, got 1 and 0": {rank: 2, alpha: 2, batch: 1, lr: 1e-3},
 		"-steps must be at least 1, got 0 and 1": {rank: 2, alpha: 2, steps: 1, lr: 1e-3},
-	} {
-		if err := command(t.Context(), o, ""); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: got %v, want %q", o, err, want)
-		}
-	}
+	})
 }

@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 
+	"github.com/linstock-ml/linstock/examples/internal/clitest"
 	"github.com/linstock-ml/linstock/examples/internal/twin"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
@@ -62,11 +62,7 @@ func TestErrorOrCancellationStopsAllStages(t *testing.T) {
 // TestFlags tests that values with which the command cannot run are errors that name the flag.
 func TestFlags(t *testing.T) {
 	leak.Check(t)
-	for want, o := range map[string]options{
+	clitest.Refused(t, func(o options) error { return command(t.Context(), o, 1) }, map[string]options{
 		"-batch must be at least 1, got -1": {records: 1, batch: -1},
-	} {
-		if err := command(t.Context(), o, 1); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: got %v, want %q", o, err, want)
-		}
-	}
+	})
 }

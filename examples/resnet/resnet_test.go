@@ -1,9 +1,9 @@
 package main
 
 import (
-	"strings"
 	"testing"
 
+	"github.com/linstock-ml/linstock/examples/internal/clitest"
 	"github.com/linstock-ml/linstock/examples/internal/twin"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
@@ -37,13 +37,9 @@ func TestTwin(t *testing.T) {
 // TestFlags tests that values with which the command cannot run are errors that name the flag.
 func TestFlags(t *testing.T) {
 	leak.Check(t)
-	for want, o := range map[string]options{
+	clitest.Refused(t, func(o options) error { return command(t.Context(), o) }, map[string]options{
 		"-images must be at least 2": {epochs: 1, batch: 1, lr: 1e-3},
-	} {
-		if err := command(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: got %v, want %q", o, err, want)
-		}
-	}
+	})
 }
 
 // TestShortRun tests that a run of one or two steps has a schedule.
