@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/checkpoint"
@@ -308,10 +309,20 @@ func TestShardFloat8(t *testing.T) {
 						loss := model.Forward(x).Pow(2).Mean()
 						l, err := loss.Item()
 						if divided { // the ranks are in one process: both must be here
-							before := g.Barrier(ctx)
-							s, statErr := vram.Stats(vram.CPU)
-							kept[recipe] = s.Allocated
-							err = errors.Join(err, before, statErr, g.Barrier(ctx))
+							err = errors.Join(err, g.Barrier(ctx), vram.Collect(), g.Barrier(ctx))
+							// A worker of Gloo holds the buffers of a reduction for some time after its end.
+							least, want := int64(math.MaxInt64), int64(-1)
+							if recipe != nn.NoFloat8 {
+								want = kept[nn.NoFloat8]
+							}
+							for i := 0; err == nil && least > want && (i < 10 || want >= 0 && i < 1000); i++ {
+								time.Sleep(5 * time.Millisecond)
+								var s vram.Memory
+								s, err = vram.Stats(vram.CPU)
+								least = min(least, s.Allocated)
+							}
+							kept[recipe] = least
+							err = errors.Join(err, g.Barrier(ctx))
 						}
 						if err := errors.Join(err, loss.Backward(), opt.Step()); err != nil {
 							return err
@@ -334,7 +345,7 @@ func TestShardFloat8(t *testing.T) {
 			}
 		}
 		for recipe, bytes := range kept {
-			if bytes != kept[nn.NoFloat8] {
+			if bytes > kept[nn.NoFloat8] {
 				return fmt.Errorf("%v: %d bytes are live after the forward pass, %d without a recipe", recipe, bytes, kept[nn.NoFloat8])
 			}
 		}
