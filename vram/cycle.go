@@ -108,8 +108,8 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 	}
 	// The allocation may fail after this. Each collection may find one more link of a chain of finalizers.
 	for links := 0; ended && depth == Deep && !satisfied(); links++ {
-		if !cleanups.await(until) {
-			cleanups.giveUp()
+		if left := cleanups.await(until); left > 0 {
+			cleanups.giveUp(left)
 		}
 		if reclaim.AwaitFrees(othersTime) {
 			r.outcome = pacer.Exhausted

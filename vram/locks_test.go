@@ -65,7 +65,7 @@ func TestLocksOfCleanups(t *testing.T) {
 		late, left := q.late, q.left
 		q.late, q.left = late, left
 	}
-	unordered.Go(q.giveUp, touch)
+	unordered.Go(func() { q.giveUp(1) }, touch)
 	unordered.Go(func() { q.blocked() }, touch)
 }
 

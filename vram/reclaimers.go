@@ -3,6 +3,7 @@ package vram
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"runtime"
 	"runtime/metrics"
 	"slices"
@@ -180,31 +181,35 @@ type cleanupQueue struct {
 	left uint64    // number of functions that had not run then; fewer are left when that one has returned
 }
 
-// await waits until the functions that collections have queued so far have run, and reports whether they have. It does not
-// wait while one that a sweep has given up on is running.
-func (q *cleanupQueue) await(until time.Time) bool {
-	queued, executed := cleanupCounts()
-	for start := time.Now(); executed < queued; _, executed = cleanupCounts() {
+// await waits until all functions that collections have queued have run, and returns 0, or until `until`, and returns the
+// fewest that were queued or running at any time. It does not wait while one that a sweep has given up on is running.
+func (q *cleanupQueue) await(until time.Time) (left uint64) {
+	left = math.MaxUint64
+	for start := time.Now(); ; {
+		// Functions that another collection queues meanwhile may run before the others.
+		if queued, executed := cleanupCounts(); executed < queued {
+			left = min(left, queued-executed)
+		} else {
+			return 0
+		}
 		now := time.Now()
 		switch {
 		case now.After(until) || !q.blocked().IsZero():
-			return false
+			return left
 		case now.Sub(start) < 5*time.Millisecond:
 			runtime.Gosched()
 		default:
 			cshim.Nap(100 * time.Microsecond)
 		}
 	}
-	return true
 }
 
-// giveUp makes sweeps not wait before the functions that are queued now have run.
-func (q *cleanupQueue) giveUp() {
-	queued, executed := cleanupCounts()
+// giveUp makes sweeps not wait before one of so many functions that are queued now has run.
+func (q *cleanupQueue) giveUp(left uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.late.IsZero() && executed < queued {
-		q.late, q.left = time.Now().Add(-othersTime), queued-executed
+	if q.late.IsZero() {
+		q.late, q.left = time.Now().Add(-othersTime), left
 	}
 }
 
