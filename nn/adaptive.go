@@ -154,7 +154,7 @@ func (a *AdaptiveLogSoftmaxWithLoss) LogProb(x *tensor.Tensor) *tensor.Tensor {
 		for i, tail := range a.Tail {
 			parts = append(parts, tail.Forward(x).LogSoftmax(1).Add(head.Narrow(1, short+i, 1)))
 		}
-		return tensor.Cat(parts, tensor.Dim(1))
+		return tensor.Cat(parts, tensor.Dim(1)).To(x.DType())
 	})
 }
 

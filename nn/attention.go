@@ -481,7 +481,8 @@ func (a *MultiheadAttention) attendAll(in []*tensor.Tensor, masks Masks, needWei
 	} else {
 		y = a.fused(q, k, v, mask, batch, drop, causal).Permute(2, 0, 1, 3).Reshape(length*batch, width)
 	}
-	y = a.OutProj.Forward(y).View(length, batch, -1)
+	y = a.OutProj.Forward(y)
+	y = y.View(length, batch, y.Size(-1))
 	switch {
 	case unbatched:
 		y = y.SqueezeDim(1)
@@ -548,7 +549,7 @@ func (a *MultiheadAttention) fused(q, k, v, mask *tensor.Tensor, batch int, drop
 		if mask.Size(0) == 1 && mask.Dim() == 3 {
 			mask = mask.Unsqueeze(0)
 		} else {
-			mask = mask.View(batch, a.Heads, -1, k.Size(1))
+			mask = mask.View(batch, a.Heads, mask.Size(1), k.Size(1))
 		}
 		opts = append(opts, tensor.AttnMask(mask))
 	}

@@ -563,3 +563,71 @@ func TestInterpolateOfFailedTensors(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestAttentionOfNothing tests an empty batch and an empty sequence in every way of MultiheadAttention.
+func TestAttentionOfNothing(t *testing.T) {
+	leak.Check(t)
+	for what, opts := range map[string][]nn.Option{"plain": nil, "KDim": {nn.KDim(5), nn.VDim(5)}, "AddBiasKV": {nn.AddBiasKV()}} {
+		a := nn.NewMultiheadAttention(8, 2, append(opts, nn.BatchFirst())...)
+		for _, shape := range [][]int{{0, 3, 8}, {2, 0, 8}} {
+			err := tensor.WithScope(func() error {
+				x, source := tensor.Zeros(shape), tensor.Zeros([]int{shape[0], 4, 8})
+				if what == "KDim" {
+					source = tensor.Zeros([]int{shape[0], 4, 5})
+				}
+				for masked, masks := range map[string]nn.Masks{
+					"no mask": {}, "Attn": {Attn: tensor.Zeros([]int{shape[1], 4})}, "KeyPadding": {KeyPadding: tensor.Zeros([]int{shape[0], 4}, tensor.Bool)},
+				} {
+					if y := a.Attend(x, source, source, masks); y.Err() != nil || fmt.Sprint(y.Shape()) != fmt.Sprint(shape) {
+						t.Errorf("%s, %s: %v, %v", what, masked, y.Shape(), y.Err())
+					}
+					y, weights := a.AttendWeights(x, source, source, masks, false)
+					if y.Err() != nil || weights.Err() != nil || fmt.Sprint(y.Shape()) != fmt.Sprint(shape) {
+						t.Errorf("%s, %s, with weights: %v, %v", what, masked, y.Shape(), y.Err())
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		nn.Release(a)
+	}
+}
+
+// TestSpectralNormOfAVector tests the old form on a vector, whose norm it divides by. PyTorch's gives [0.6 0.8], too.
+func TestSpectralNormOfAVector(t *testing.T) {
+	leak.Check(t)
+	l := nn.NewLinear(1, 2)
+	l.Bias.Detach().Copy_(tensor.FromSlice([]float32{3, 4}, nil))
+	p := nn.SpectralNorm(l, "bias", nn.OldNames())
+	defer nn.Release(p)
+	err := tensor.WithScope(func() error {
+		y := p.Forward(tensor.Zeros([]int{1, 1}))
+		golden.Near(t, "the bias", y, []float64{0.6, 0.8}, 1e-6, 1e-6)
+		return y.Err()
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAdaptiveLogProbUnderAutocast tests that the result has the dtype of the input.
+func TestAdaptiveLogProbUnderAutocast(t *testing.T) {
+	leak.Check(t)
+	a := nn.NewAdaptiveLogSoftmaxWithLoss(8, 10, []int{2, 6})
+	defer nn.Release(a)
+	err := tensor.WithScope(func() error {
+		return autograd.WithAutocast(tensor.CPUType, tensor.BFloat16, func() error {
+			y := a.LogProb(tensor.Zeros([]int{3, 8}))
+			if y.DType() != tensor.Float32 {
+				t.Errorf("the result has dtype %v", y.DType())
+			}
+			return y.Err()
+		})
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -91,6 +91,9 @@ func (*spectralNorm) torchName() string { return "_SpectralNorm" }
 
 // matrix returns w with Dim as its rows.
 func (n *spectralNorm) matrix(w *tensor.Tensor) *tensor.Tensor {
+	if w.Dim() == 1 {
+		return w.Unsqueeze(1)
+	}
 	if n.Dim != 0 {
 		order := []int{n.Dim}
 		for d := range w.Dim() {
@@ -223,9 +226,6 @@ func (n *spectralNorm) begin(b *builder, layer Layer, w *tensor.Tensor) {
 		return
 	}
 	m := n.matrix(w)
-	if dims == 1 {
-		m = w.Reshape(w.Size(0), 1)
-	}
 	if m.Numel() == 0 {
 		b.fail("the parameter must not be empty, got shape %v", w.Shape())
 		return
