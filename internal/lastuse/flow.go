@@ -116,7 +116,7 @@ func (b *body) join(s, t *state) bool {
 			if pl.noFlag || pl.kind == carrier || pl.kind == closure {
 				own = no
 			}
-			if b.pkg.fault == forgetFlags {
+			if b.pkg.fault == forgetFlags && pl.loop == nil { // the variable of a loop is out of scope after it
 				own = yes
 			}
 		}
