@@ -344,6 +344,14 @@ type goldenData struct {
 		BijectTo     *mapped `json:"biject_to"`
 		TransformTo  *mapped `json:"transform_to"`
 	}
+	Wishart []struct {
+		DF, Sample, Next *array
+		Shape            []int
+		Seed             uint64
+	}
+	Affine []struct{ X, Y, Numbers *array }
+	Empty  map[string]*array
+	Texts  map[string]string
 }
 
 type mapped struct{ X, Y, Inverse *array }
@@ -517,6 +525,36 @@ func transforms() map[string]distributions.Transform {
 }
 
 // TestGoldenTransforms compares every transform with PyTorch.
+// TestWishartOfSingularDraws compares the draws and the generator's state after draws that PyTorch repeats.
+func TestWishartOfSingularDraws(t *testing.T) {
+	leak.Check(t)
+	for _, want := range readGolden(t).Wishart {
+		err := tensor.WithScope(func() error {
+			d := distributions.NewWishart(want.DF.make(), distributions.CovarianceMatrix(tensor.Eye(3)))
+			what := fmt.Sprintf("seed %d, df %v, shape %v", want.Seed, want.DF.Data, want.Shape)
+			for name, draw := range map[string]func(...int) *tensor.Tensor{"Sample": d.Sample, "RSample": d.RSample} {
+				if err := tensor.ManualSeed(want.Seed); err != nil {
+					return err
+				}
+				drawn(t, what+": "+name, draw(want.Shape...), want.Sample)
+				drawn(t, what+": the numbers after "+name, tensor.Rand([]int{3}), want.Next)
+			}
+			df, cov := want.DF.make().RequiresGrad_(), tensor.Eye(3).RequiresGrad_()
+			if err := tensor.ManualSeed(want.Seed); err != nil {
+				return err
+			}
+			s := distributions.NewWishart(df, distributions.CovarianceMatrix(cov)).RSample(want.Shape...)
+			if _, err := autograd.Grad([]*tensor.Tensor{s.Sum()}, []*tensor.Tensor{df, cov}); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestGoldenTransforms(t *testing.T) {
 	leak.Check(t)
 	data := readGolden(t)

@@ -587,24 +587,39 @@ func bartlett(b *Base, sample []int) *tensor.Tensor {
 	return chol.MatMul(chol.MT())
 }
 
-// sampleWishart draws. As PyTorch does, it draws a second time where the first draw is not singular, so that the random
-// stream is PyTorch's, and then up to ten times where a matrix is singular by rounding.
+// sampleWishart draws. As PyTorch does, so that the random stream is PyTorch's, it draws a second time where a matrix of the
+// first draw is positive definite, and then up to nine times where a matrix of the last draw is singular by rounding. A
+// draw replaces the matrices of a whole batch.
 func sampleWishart(b *Base, sample []int) *tensor.Tensor {
 	out := bartlett(b, sample)
 	if out.Numel() == 0 {
 		return out
 	}
-	again := noGrad(func() *tensor.Tensor { return constraints.PositiveDefinite.Check(out) })
+	perBatch := func(t *tensor.Tensor) *tensor.Tensor {
+		for range b.batch {
+			t = t.Any(tensor.Dim(-1))
+		}
+		return t
+	}
+	again := noGrad(func() *tensor.Tensor { return perBatch(constraints.PositiveDefinite.Check(out)) })
 	for range 10 {
-		some, err := again.Any().Item()
+		count, err := tensor.Item[int](again.Sum())
 		if err != nil {
 			return tensor.Failed(err)
 		}
-		if some == 0 {
+		if count == 0 {
 			break
 		}
-		out = tensor.Where(again.Unsqueeze(-1).Unsqueeze(-1), bartlett(b, sample), out)
-		again = noGrad(func() *tensor.Tensor { return constraints.PositiveDefinite.Check(out).LogicalNot() })
+		drawn := bartlett(b, []int{count})
+		singular := noGrad(func() *tensor.Tensor { return perBatch(constraints.PositiveDefinite.Check(drawn).LogicalNot()) })
+		if err := out.SetIndex(again, drawn); err != nil {
+			return tensor.Failed(err)
+		}
+		rest := again.Clone() // the graph keeps again
+		if err := rest.SetIndex(again, singular); err != nil {
+			return tensor.Failed(err)
+		}
+		again = rest
 	}
 	return out
 }
