@@ -555,6 +555,22 @@ func TestWishartOfSingularDraws(t *testing.T) {
 	}
 }
 
+// TestAffineRounds compares AffineTransform of float16 and bfloat16 with tensors of shape () with PyTorch's.
+func TestAffineRounds(t *testing.T) {
+	leak.Check(t)
+	for _, want := range readGolden(t).Affine {
+		err := tensor.WithScope(func() error {
+			x := want.X.make()
+			same(t, want.X.DType, distributions.NewAffineTransform(tensor.FromScalar(0.1), tensor.FromScalar(0.337)).Forward(x), want.Y)
+			same(t, want.X.DType+" with numbers", distributions.NewAffineTransform(0.1, 0.337).Forward(x), want.Numbers)
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestGoldenTransforms(t *testing.T) {
 	leak.Check(t)
 	data := readGolden(t)

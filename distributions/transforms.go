@@ -713,7 +713,18 @@ func NewAffineTransform(loc, scale any, opts ...Option) Transform {
 	default:
 		t.sign = v
 	}
-	t.forward = func(x *tensor.Tensor) *tensor.Tensor { return x.Mul(k).Add(l) }
+	t.forward = func(x *tensor.Tensor) *tensor.Tensor {
+		// Operands in the order of loc + scale*x: libtorch rounds a tensor of shape () to float16 or bfloat16 only as the first.
+		if first, ok := k.(*tensor.Tensor); ok {
+			x = first.Mul(x)
+		} else {
+			x = x.Mul(k)
+		}
+		if first, ok := l.(*tensor.Tensor); ok {
+			return first.Add(x)
+		}
+		return x.Add(l)
+	}
 	t.inverse = func(y *tensor.Tensor) *tensor.Tensor { return y.Sub(l).Div(k) }
 	t.logDet = func(x, _ *tensor.Tensor) *tensor.Tensor {
 		shape := x.Shape()
