@@ -679,3 +679,18 @@ func TestGoldenConstraints(t *testing.T) {
 		}
 	}
 }
+
+func TestConstraintsOfAnEmptyBatch(t *testing.T) {
+	leak.Check(t)
+	c := map[string]constraints.Constraint{"symmetric": constraints.Symmetric, "positive_semidefinite": constraints.PositiveSemidefinite,
+		"positive_definite": constraints.PositiveDefinite}
+	err := tensor.WithScope(func() error {
+		for name, want := range readGolden(t).Empty {
+			same(t, name, c[name].Check(tensor.Zeros([]int{2, 0, 3, 3})), want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -141,20 +141,12 @@ func show(v any) string {
 	return text
 }
 
-func lastDims(t *tensor.Tensor, n int) *tensor.Tensor {
-	shape := t.Shape()
-	if n <= 0 || n > len(shape) {
-		return t
-	}
-	return t.Reshape(append(slices.Clone(shape[:len(shape)-n]), -1)...)
-}
-
 // all returns whether all elements of the last n dimensions are true.
 func all(t *tensor.Tensor, n int) *tensor.Tensor {
-	if n <= 0 {
-		return t
+	for range n {
+		t = t.All(tensor.Dim(-1))
 	}
-	return lastDims(t, n).All(tensor.Dim(-1))
+	return t
 }
 
 // Dependent is the constraint of a value whose region depends on other values. Its Check returns an error.
