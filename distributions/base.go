@@ -12,6 +12,7 @@ import (
 	"github.com/linstock-ml/linstock/distributions/constraints"
 	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/internal/repr"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -660,21 +661,12 @@ func (b *Base) String() string {
 		if t.Numel() == 1 {
 			text = t.String()
 			if v, err := t.Item(); err == nil && t.Dim() == 0 {
-				text = floatText(v)
+				text = repr.Float(v)
 			}
 		}
 		args = append(args, p.name+": "+text)
 	}
 	return b.kind.name + "(" + strings.Join(args, ", ") + ")"
-}
-
-// floatText formats a number as Python's repr does.
-func floatText(v float64) string {
-	text := strings.ToLower(fmt.Sprint(v))
-	if !strings.ContainsAny(text, ".enai") {
-		text += ".0"
-	}
-	return text
 }
 
 // param returns a new handle to a parameter, for the accessors.

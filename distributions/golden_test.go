@@ -694,3 +694,24 @@ func TestConstraintsOfAnEmptyBatch(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestConstraintTexts(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		f := func(v any) *tensor.Tensor { return tensor.FromScalar(v) }
+		c := map[string]constraints.Constraint{
+			"tensors": constraints.Interval(f(0.0), f(2.0)), "ints": constraints.Interval(f(0), f(3)), "infinities": constraints.Interval(math.Inf(-1), math.Inf(1)),
+			"large": constraints.Interval(1e6, 1e16), "small": constraints.GreaterThan(1e-5), "nan": constraints.GreaterThan(math.NaN()),
+			"numbers": constraints.HalfOpenInterval(1, 2.5),
+		}
+		for name, want := range readGolden(t).Texts {
+			if c[name] == nil || c[name].String() != want {
+				t.Errorf("%s: %v, PyTorch's %s", name, c[name], want)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

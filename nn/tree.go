@@ -2,7 +2,6 @@ package nn
 
 import (
 	"fmt"
-	"math"
 	"reflect"
 	"slices"
 	"sort"
@@ -10,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/internal/repr"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -288,22 +288,6 @@ func elements(v reflect.Value) (out []child) {
 	return out
 }
 
-// pyFloat formats a number as Python does.
-func pyFloat(v float64) string {
-	a := math.Abs(v)
-	switch {
-	case math.IsInf(v, 0) || math.IsNaN(v):
-		return strings.ToLower(strings.TrimPrefix(strconv.FormatFloat(v, 'g', -1, 64), "+"))
-	case a != 0 && (a < 1e-4 || a >= 1e16):
-		return strconv.FormatFloat(v, 'e', -1, 64)
-	}
-	s := strconv.FormatFloat(v, 'f', -1, 64)
-	if !strings.Contains(s, ".") {
-		s += ".0"
-	}
-	return s
-}
-
 func pyBool(b bool) string {
 	if b {
 		return "True"
@@ -436,25 +420,25 @@ func extraRepr(m any) string {
 		if p.follows && slices.Equal(p.Stride, p.Kernel) {
 			stride = "None"
 		}
-		return fmt.Sprintf("norm_type=%s, kernel_size=%s, stride=%s, ceil_mode=%s", pyFloat(p.Norm), pyInts(p.Kernel), stride, pyBool(p.Ceil))
+		return fmt.Sprintf("norm_type=%s, kernel_size=%s, stride=%s, ceil_mode=%s", repr.Float(p.Norm), pyInts(p.Kernel), stride, pyBool(p.Ceil))
 	case as((*adaptive)(nil)):
 		return "output_size=" + pySizes(to((*adaptive)(nil)).(*adaptive).Size)
 	case as((*padding)(nil)):
 		p := to((*padding)(nil)).(*padding)
 		if strings.HasPrefix(t.Name(), "Constant") {
-			return "padding=" + pyTuple(p.Padding) + ", value=" + pyFloat(p.Value)
+			return "padding=" + pyTuple(p.Padding) + ", value=" + repr.Float(p.Value)
 		}
 		return pyTuple(p.Padding)
 	case as((*batchNorm)(nil)):
 		b := to((*batchNorm)(nil)).(*batchNorm)
-		momentum := pyFloat(b.Momentum)
+		momentum := repr.Float(b.Momentum)
 		if b.cumulative {
 			momentum = "None"
 		}
-		return fmt.Sprintf("%d, eps=%s, momentum=%s, affine=%s, bias=%s, track_running_stats=%s", b.channels, pyFloat(b.Eps), momentum, pyBool(b.Weight != nil), pyBool(b.Bias != nil), pyBool(b.RunningMean != nil))
+		return fmt.Sprintf("%d, eps=%s, momentum=%s, affine=%s, bias=%s, track_running_stats=%s", b.channels, repr.Float(b.Eps), momentum, pyBool(b.Weight != nil), pyBool(b.Bias != nil), pyBool(b.RunningMean != nil))
 	case as((*dropout)(nil)):
 		d := to((*dropout)(nil)).(*dropout)
-		return "p=" + pyFloat(d.P) + ", inplace=" + pyBool(d.InPlace)
+		return "p=" + repr.Float(d.P) + ", inplace=" + pyBool(d.InPlace)
 	case as((*recurrent)(nil)):
 		return to((*recurrent)(nil)).(*recurrent).repr()
 	case as((*rnnCell)(nil)):
@@ -519,7 +503,7 @@ func (r *recurrent) repr() string {
 		s += ", batch_first=True"
 	}
 	if r.Drop != 0 {
-		s += ", dropout=" + pyFloat(r.Drop)
+		s += ", dropout=" + repr.Float(r.Drop)
 	}
 	if r.IsBidirectional {
 		s += ", bidirectional=True"
@@ -534,10 +518,10 @@ func (e *table) repr(name string) string {
 		s += fmt.Sprintf(", padding_idx=%d", e.pad)
 	}
 	if e.MaxNorm != 0 {
-		s += ", max_norm=" + pyFloat(e.MaxNorm)
+		s += ", max_norm=" + repr.Float(e.MaxNorm)
 	}
 	if e.NormType != 2 && e.NormType != 0 {
-		s += ", norm_type=" + pyFloat(e.NormType)
+		s += ", norm_type=" + repr.Float(e.NormType)
 	}
 	if e.ByFrequency {
 		s += ", scale_grad_by_freq=True"
@@ -557,7 +541,7 @@ func (e *table) repr(name string) string {
 // plainRepr is extraRepr of the modules that are no family.
 func plainRepr(m any) string {
 	affine := func(shape []int, eps float64, w, b *tensor.Tensor) string {
-		return fmt.Sprintf("%s, eps=%s, elementwise_affine=%s, bias=%s", pyTuple(shape), pyFloat(eps), pyBool(w != nil), pyBool(b != nil))
+		return fmt.Sprintf("%s, eps=%s, elementwise_affine=%s, bias=%s", pyTuple(shape), repr.Float(eps), pyBool(w != nil), pyBool(b != nil))
 	}
 	inPlace := func(s string, on bool) string {
 		if !on {
@@ -579,7 +563,7 @@ func plainRepr(m any) string {
 	case *RMSNorm:
 		eps := "None"
 		if m.Eps != 0 {
-			eps = pyFloat(m.Eps)
+			eps = repr.Float(m.Eps)
 		}
 		return fmt.Sprintf("%s, eps=%s, elementwise_affine=%s", pyTuple(m.Shape), eps, pyBool(m.Weight != nil))
 	case *GroupNorm:
@@ -587,9 +571,9 @@ func plainRepr(m any) string {
 		if m.channels != 0 {
 			channels = fmt.Sprintf(", %d", m.channels)
 		}
-		return fmt.Sprintf("%d%s, eps=%s, affine=%s, bias=%s", m.Groups, channels, pyFloat(m.Eps), pyBool(m.Weight != nil), pyBool(m.Bias != nil))
+		return fmt.Sprintf("%d%s, eps=%s, affine=%s, bias=%s", m.Groups, channels, repr.Float(m.Eps), pyBool(m.Weight != nil), pyBool(m.Bias != nil))
 	case *LocalResponseNorm:
-		return fmt.Sprintf("%d, alpha=%s, beta=%s, k=%s", m.Size, pyFloat(m.Alpha), pyFloat(m.Beta), pyFloat(m.K))
+		return fmt.Sprintf("%d, alpha=%s, beta=%s, k=%s", m.Size, repr.Float(m.Alpha), repr.Float(m.Beta), repr.Float(m.K))
 	case *GELU:
 		if m.Approximate == "" {
 			return "approximate='none'"
@@ -606,23 +590,23 @@ func plainRepr(m any) string {
 	case *Mish:
 		return inPlace("", m.InPlace)
 	case *LeakyReLU:
-		return inPlace("negative_slope="+pyFloat(m.NegativeSlope), m.InPlace)
+		return inPlace("negative_slope="+repr.Float(m.NegativeSlope), m.InPlace)
 	case *ELU:
-		return inPlace("alpha="+pyFloat(m.Alpha), m.InPlace)
+		return inPlace("alpha="+repr.Float(m.Alpha), m.InPlace)
 	case *CELU:
-		return inPlace("alpha="+pyFloat(m.Alpha), m.InPlace)
+		return inPlace("alpha="+repr.Float(m.Alpha), m.InPlace)
 	case *Hardtanh:
-		return inPlace("min_val="+pyFloat(m.MinVal)+", max_val="+pyFloat(m.MaxVal), m.InPlace)
+		return inPlace("min_val="+repr.Float(m.MinVal)+", max_val="+repr.Float(m.MaxVal), m.InPlace)
 	case *RReLU:
-		return inPlace("lower="+pyFloat(m.Lower)+", upper="+pyFloat(m.Upper), m.InPlace)
+		return inPlace("lower="+repr.Float(m.Lower)+", upper="+repr.Float(m.Upper), m.InPlace)
 	case *Threshold:
-		return inPlace("threshold="+pyFloat(m.Limit)+", value="+pyFloat(m.Value), m.InPlace)
+		return inPlace("threshold="+repr.Float(m.Limit)+", value="+repr.Float(m.Value), m.InPlace)
 	case *Softplus:
-		return "beta=" + pyFloat(m.Beta) + ", threshold=" + pyFloat(m.Threshold)
+		return "beta=" + repr.Float(m.Beta) + ", threshold=" + repr.Float(m.Threshold)
 	case *Hardshrink:
-		return pyFloat(m.Lambd)
+		return repr.Float(m.Lambd)
 	case *Softshrink:
-		return pyFloat(m.Lambd)
+		return repr.Float(m.Lambd)
 	case *PReLU:
 		return fmt.Sprintf("num_parameters=%d", dims(m.Weight, 0))
 	case *GLU:
@@ -653,7 +637,7 @@ func plainRepr(m any) string {
 		}
 		words := make([]string, len(m.Scale))
 		for i, f := range m.Scale {
-			words[i] = pyFloat(f)
+			words[i] = repr.Float(f)
 		}
 		scale := strings.Join(words, ", ")
 		if len(words) > 1 {

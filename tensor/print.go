@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/repr"
 )
 
 // PrintOptions is how [Tensor.String] formats tensors. PyTorch: torch.set_printoptions.
@@ -305,7 +306,7 @@ func (t *Tensor) quantParameters(scheme string) (words []string) {
 		}
 		switch v := v.(type) {
 		case float64:
-			words = append(words, n[0]+"="+pythonFloat(v))
+			words = append(words, n[0]+"="+repr.Float(v))
 		case *Tensor:
 			words = append(words, n[0]+"="+v.String())
 			v.Release()
@@ -314,18 +315,6 @@ func (t *Tensor) quantParameters(scheme string) (words []string) {
 		}
 	}
 	return words
-}
-
-// pythonFloat returns Python's repr of a float.
-func pythonFloat(f float64) string {
-	if a := math.Abs(f); f == 0 || a >= 1e-4 && a < 1e16 {
-		s := strconv.FormatFloat(f, 'f', -1, 64)
-		if !strings.Contains(s, ".") {
-			s += ".0"
-		}
-		return s
-	}
-	return strconv.FormatFloat(f, 'e', -1, 64)
 }
 
 func tuple(shape []int) string {

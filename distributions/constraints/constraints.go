@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/internal/repr"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -124,21 +125,26 @@ func (r *region) String() string {
 	return r.text
 }
 
-// show formats a bound.
+// show formats a bound as Python does.
 func show(v any) string {
-	if t, ok := v.(*tensor.Tensor); ok {
-		if t.Dim() == 0 && t.Err() == nil && !t.DType().IsComplex() {
-			if x, err := t.Item(); err == nil {
-				return fmt.Sprint(x)
-			}
+	switch v := v.(type) {
+	case *tensor.Tensor:
+		if v.Err() != nil || v.Dim() != 0 {
+			return v.String()
 		}
-		return t.String()
+		if d := v.DType(); d.IsFloat() {
+			if x, err := v.Item(); err == nil {
+				return repr.Float(x)
+			}
+		} else if x, err := tensor.Item[int64](v); err == nil && d != tensor.Bool && !d.IsComplex() {
+			return fmt.Sprint(x)
+		}
+	case float32:
+		return repr.Float(float64(v))
+	case float64:
+		return repr.Float(v)
 	}
-	text := fmt.Sprint(v)
-	if _, ok := v.(float64); ok && !strings.ContainsAny(text, ".eIN") {
-		text += ".0"
-	}
-	return text
+	return fmt.Sprint(v)
 }
 
 // all returns whether all elements of the last n dimensions are true.
