@@ -216,7 +216,8 @@ type indexing struct {
 	made     []*Tensor // index tensors to free
 	fail     *Tensor
 	dim      int // the dimension of view to which the next element applies
-	realDim  int // the same dimension in self
+	covered  int // the number of dimensions for which advanced has elements
+	realDim  int // dim in self
 }
 
 // newIndexing works on an alias of t, which no other goroutine can release.
@@ -437,12 +438,7 @@ func (x *indexing) element(e any, rest int) bool {
 }
 
 // whole passes over n dimensions.
-func (x *indexing) whole(n int) {
-	x.dim += n
-	if x.advanced != nil { // record adds those before the first index tensor
-		x.advanced = append(x.advanced, make([]*Tensor, n)...)
-	}
-}
+func (x *indexing) whole(n int) { x.dim += n }
 
 func (x *indexing) newAxis() bool {
 	dim := x.dim
@@ -557,14 +553,12 @@ func (x *indexing) inside(t *Tensor) bool {
 
 // record adds an index tensor, which stands for one dimension, or a mask, which stands for as many as it has.
 func (x *indexing) record(t *Tensor) bool {
-	if x.advanced == nil {
-		x.advanced = make([]*Tensor, x.dim)
-	}
-	x.advanced = append(x.advanced, t)
+	x.advanced = append(append(x.advanced, make([]*Tensor, x.dim-x.covered)...), t)
 	if t.DType() == Bool {
 		x.dim += t.Dim()
 	} else {
 		x.dim++
 	}
+	x.covered = x.dim
 	return true
 }

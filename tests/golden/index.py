@@ -191,6 +191,13 @@ while len(cases) < 960:
     if any(isinstance(e, torch.Tensor) and e.dim() > 1 for e in idx):
         cases.append(case(shape, idx) if rng.random() < 0.6 else case(shape, idx, rng.choice([-1, -2])))
 
+# Ellipses after an index tensor.
+cases += [
+    case([2, 3], [[1, 0], ..., ...]), case([2, 3], [False, ..., ...]), case([2, 3], [t([1, 0], "bool"), ..., ...]), case([2, 3], [[1, 0], ..., ..., ...], 7),
+    case([2, 3, 4], [[0], ..., ..., [1]]), case([2, 3, 4], [[0, 1], ..., ..., 1]), case([2, 3], [[0, 1], ..., [1, 2], ...]), case([2, 3], [0, [1, 0], ..., ...]),
+    case([2, 3, 4], [t([1, 0, 1, 0, 1, 1], "bool", [2, 3]), ..., ...]), case([2, 3], [True, ..., ...], -1), case([2, 3, 4], [[1, 0], ..., ..., None]),
+]
+
 path = os.path.join(here, "index.json")
 with open(path, "w") as out:
     out.write("[\n" + ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases) + "\n]\n")
