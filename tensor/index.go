@@ -108,7 +108,8 @@ func (t *Tensor) Index(idx ...any) *Tensor {
 // value is a number, or a *Tensor whose shape broadcasts to the selected part after its leading dimensions of size 1
 // are dropped. A number is converted to t's dtype. One that the dtype cannot represent is an error; but a number beyond
 // the range of float16 or bfloat16 that is assigned to one element by integers, or through several index tensors, becomes
-// an infinity, as in PyTorch. A tensor is converted too if idx has no tensors, lists or bools; otherwise it must have t's
+// an infinity, as in PyTorch, and so do those that are assigned to float8 through one index tensor (the largest number in
+// Float8E4M3FN). A tensor is converted too if idx has no tensors, lists or bools; otherwise it must have t's
 // dtype, or be a single element assigned through a single mask. A value that shares memory with t must cover exactly the
 // elements that are written, or none of them. PyTorch: Tensor.__setitem__.
 func (t *Tensor) SetIndex(idx any, value any) error {
@@ -189,14 +190,12 @@ func (x *indexing) number(v any) *Tensor {
 		}
 	}
 	first, _, _ := encodeNumber(v)
-	switch only.DType() {
-	case Bool:
-	case Int64:
-		if first.Tag == cshim.TagComplex && !d.IsComplex() {
-			return failed(refused(x.op, ErrArgument, "a complex number cannot be converted to %v", d))
-		}
-	default:
+	switch i := only.DType(); {
+	case i == Bool:
+	case i != Int64 || d.IsFloat() && d.Size() == 1: // index_fill_ has no kernel for float8
 		return ScalarTensor(v, d, x.self.Device())
+	case first.Tag == cshim.TagComplex && !d.IsComplex():
+		return failed(refused(x.op, ErrArgument, "a complex number cannot be converted to %v", d))
 	}
 	// On the CPU the fill of one element, as of ScalarTensor, makes infinities of numbers that float16 and its kin do not
 	// have; the fill of more elements refuses them.

@@ -535,3 +535,36 @@ func TestSetIndexNumberRange(t *testing.T) {
 		}
 	})
 }
+
+// TestSetIndexFloat8 assigns numbers beyond the range of float8 through one index, which libtorch has no fill for.
+func TestSetIndexFloat8(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		none := FromSlice([]int{}, nil)
+		for _, c := range []struct {
+			shape []int
+			idx   any
+			want  []float64 // of Float8E5M2
+		}{
+			{[]int{2}, []int{0}, []float64{math.Inf(1), 0}}, {[]int{2}, []any{nil, []int{1}}, []float64{0, math.Inf(1)}},
+			{[]int{2}, "True,", []float64{math.Inf(1), math.Inf(1)}}, {[]int{2}, "False,", []float64{0, 0}}, {[]int{2}, none, []float64{0, 0}},
+			{[]int{0}, none, nil}, {[]int{0}, "True,", nil}, {[]int{2, 0}, []int{0}, nil},
+		} {
+			x := Zeros(c.shape, Float8E5M2)
+			if err := x.SetIndex(c.idx, 1e6); err != nil {
+				t.Errorf("%v of shape %v: %v", c.idx, c.shape, err)
+				continue
+			}
+			if got := values(t, x.To(Float32)); !slices.Equal(got, c.want) {
+				t.Errorf("%v of shape %v: %v, PyTorch's %v", c.idx, c.shape, got, c.want)
+			}
+		}
+		x := Zeros([]int{1}, Float8E4M3FN)
+		if err := x.SetIndex([]int{0}, 300.0); err != nil || values(t, x.To(Float32))[0] != 288 {
+			t.Errorf("300 as Float8E4M3FN: %v, %v", x, err)
+		}
+		if err := x.SetIndex([]int{0}, 1i); err == nil {
+			t.Error("a complex number is written to Float8E4M3FN")
+		}
+	})
+}
