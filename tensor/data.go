@@ -38,10 +38,10 @@ func FromSlice[T Element](data []T, shape []int, opts ...Option) *Tensor {
 }
 
 // FromScalar makes a tensor without dimensions from a Go number. Its dtype is the default dtype (float32) for
-// floats, int64 for ints, bool for bools and complex64 for complex numbers, unless there is a DType option.
-// PyTorch: torch.tensor(3.5).
+// floats, int64 for ints, bool for bools and complex64 for complex numbers, unless there is a DType option. A float beyond
+// the range of a floating-point dtype becomes an infinity, or what its constant says. PyTorch: torch.tensor(3.5).
 func FromScalar(value any, opts ...Option) *Tensor {
-	first, _, n := encodeNumber(value)
+	first, second, n := encodeNumber(value)
 	d := Invalid
 	switch {
 	case n == 0:
@@ -57,6 +57,22 @@ func FromScalar(value any, opts ...Option) *Tensor {
 	if d != Invalid {
 		// Before the caller's options: if an option is given twice, the last one counts.
 		opts = append([]Option{d}, opts...)
+	}
+	to := DefaultDType()
+	for _, o := range opts {
+		if d, is := o.(DType); is {
+			to = d
+		}
+	}
+	// ScalarTensor refuses numbers that float32 does not have.
+	part := func(v cshim.Value) float32 { return float32(math.Float64frombits(v.Bits)) }
+	switch {
+	case n == 2 && to == Complex64:
+		value = complex(part(first), part(second))
+	case n == 1 && first.Tag == cshim.TagFloat && to == Complex64:
+		value = complex(part(first), 0)
+	case n == 1 && first.Tag == cshim.TagFloat && to == Float32:
+		value = part(first)
 	}
 	return ScalarTensor(value, opts...)
 }

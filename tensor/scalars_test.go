@@ -302,3 +302,40 @@ func TestFillWithTensors(t *testing.T) {
 		}
 	})
 }
+
+// TestFromScalarBeyondRange compares numbers that a dtype cannot represent with those of torch.tensor.
+func TestFromScalarBeyondRange(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		inf := math.Inf(1)
+		for _, c := range []struct {
+			value any
+			dtype DType
+			want  complex128
+		}{
+			{1e39, Float32, complex(inf, 0)}, {-1e39, Float32, complex(-inf, 0)}, {3.4028235e38, Float32, math.MaxFloat32},
+			{3.4028236e38, Float32, complex(inf, 0)}, {1e39, Float64, 1e39}, {1e39, Float16, complex(inf, 0)}, {1e39, BFloat16, complex(inf, 0)},
+			{-1e39, Complex64, complex(-inf, 0)}, {complex(1e39, 1), Complex64, complex(inf, 1)}, {complex(1, -1e39), Complex64, complex(1, -inf)},
+			{complex(1, -1e39), Complex128, complex(1, -1e39)},
+		} {
+			x := FromScalar(c.value, c.dtype)
+			if got, err := Item[complex128](x); err != nil || got != c.want || x.DType() != c.dtype {
+				t.Errorf("%v as %v: %v of %v, %v; PyTorch's %v", c.value, c.dtype, got, x.DType(), err, c.want)
+			}
+		}
+		if got, err := Item[float64](FromScalar(1e39)); err != nil || got != inf {
+			t.Errorf("1e39: %v, %v", got, err)
+		}
+		if got, err := Item[complex128](FromScalar(complex(1e39, 1))); err != nil || got != complex(inf, 1) {
+			t.Errorf("1e39+1i: %v, %v", got, err)
+		}
+		for _, d := range []DType{Int64, Uint8} {
+			if x := FromScalar(1e39, d); x.Err() == nil {
+				t.Errorf("1e39 as %v is %v", d, x)
+			}
+		}
+		if x := FromScalar(1i, Float32); x.Err() == nil {
+			t.Errorf("1i as float32 is %v", x)
+		}
+	})
+}
