@@ -134,6 +134,7 @@ const (
 	TagStream  Tag = C.LS_STREAM
 
 	TagGenerator Tag = C.LS_GENERATOR
+	TagUint      Tag = C.LS_UINT
 )
 
 // Value is ls_value: 16 bytes without Go pointers.

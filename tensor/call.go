@@ -476,7 +476,7 @@ func encodeNumber(v any) (first, second cshim.Value, n int) {
 	}
 	unsigned := func(u uint64) (cshim.Value, cshim.Value, int) {
 		if u > math.MaxInt64 {
-			return cshim.Value{}, cshim.Value{}, 0
+			return cshim.Value{Tag: cshim.TagUint, Bits: u}, cshim.Value{}, 1
 		}
 		return integer(int64(u))
 	}
@@ -521,6 +521,8 @@ func realNumber(v any) (float64, bool) {
 	switch {
 	case n == 1 && first.Tag == cshim.TagInt:
 		return float64(int64(first.Bits)), true
+	case n == 1 && first.Tag == cshim.TagUint:
+		return float64(first.Bits), true
 	case n == 1 && first.Tag == cshim.TagFloat:
 		return math.Float64frombits(first.Bits), true
 	}
@@ -801,6 +803,8 @@ func (c *call) number64(i int, otherwise float64) float64 {
 		return math.Float64frombits(v.Bits)
 	case cshim.TagInt, cshim.TagBool:
 		return float64(int64(v.Bits))
+	case cshim.TagUint:
+		return float64(v.Bits)
 	}
 	return math.NaN()
 }
@@ -1020,8 +1024,8 @@ var (
 // loaded extensions. Arguments are in the schema's order: *Tensor (nil for None), []*Tensor, int, []int,
 // float64 and other numbers, []float64, bool, []bool, string, DType, Device, Layout, MemoryFormat, *Generator, *ScriptObject, nil for None, and
 // [Default] for an argument's default. Trailing arguments with defaults can be left out. Each result is a *Tensor
-// (nil if the operator returned none), []*Tensor, int, float64, bool, complex128, string, []int, []float64, []bool,
-// Device, *ScriptObject or nil. An operator that writes to an argument returns a second handle to it.
+// (nil if the operator returned none), []*Tensor, int (uint64 above the range of int64), float64, bool, complex128, string,
+// []int, []float64, []bool, Device, *ScriptObject or nil. An operator that writes to an argument returns a second handle to it.
 //
 // The variants that write their result into a given tensor (out= in Python) have a name of their own, and that tensor is
 // their last argument: Call("aten::matmul.out", a, b, out).
@@ -1183,6 +1187,8 @@ func decode(vs []cshim.Value, scope uint64) []any {
 			}
 		case cshim.TagInt:
 			out = append(out, int(v.Bits))
+		case cshim.TagUint:
+			out = append(out, v.Bits)
 		case cshim.TagFloat:
 			out = append(out, math.Float64frombits(v.Bits))
 		case cshim.TagBool:

@@ -45,7 +45,7 @@ func FromScalar(value any, opts ...Option) *Tensor {
 	d := Invalid
 	switch {
 	case n == 0:
-	case first.Tag == cshim.TagInt:
+	case first.Tag == cshim.TagInt, first.Tag == cshim.TagUint:
 		d = Int64
 	case first.Tag == cshim.TagBool:
 		d = Bool
@@ -229,15 +229,12 @@ func itemInt[T Number](v any, lossy func() (T, error)) (T, error) {
 		i = v
 	case bool:
 		i = int64(bit(v))
-	case uint64:
+	case uint64: // above MaxInt64
 		var z T
 		if _, is := any(z).(uint64); is {
 			return any(v).(T), nil
 		}
-		if v > math.MaxInt64 {
-			return lossy()
-		}
-		i = int64(v)
+		return lossy()
 	default:
 		return lossy()
 	}
@@ -281,10 +278,9 @@ func (t *Tensor) item() (any, error) {
 	}
 	switch out[0].Tag {
 	case cshim.TagInt:
-		if t.DType() == Uint64 {
-			return out[0].Bits, nil
-		}
 		return int64(out[0].Bits), nil
+	case cshim.TagUint:
+		return out[0].Bits, nil
 	case cshim.TagBool:
 		return out[0].Bits != 0, nil
 	case cshim.TagComplex:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -124,7 +125,7 @@ func TestNumbersAsOptions(t *testing.T) {
 	}
 	scoped(t, func() {
 		x := Ones([]int{2})
-		for _, bad := range []any{"2", nil, []int{1, 2}, x, struct{}{}, uint64(math.MaxUint64)} {
+		for _, bad := range []any{"2", nil, []int{1, 2}, x, struct{}{}} {
 			if err := x.Add(1, Alpha(bad)).Err(); !errors.Is(err, ErrArgument) {
 				t.Errorf("Alpha(%v): %v", bad, err)
 			}
@@ -338,4 +339,94 @@ func TestFromScalarBeyondRange(t *testing.T) {
 			t.Errorf("1i as float32 is %v", x)
 		}
 	})
+}
+
+// TestNumbersAboveInt64 passes a uint64 above the range of int64 as a number, and compares with PyTorch's results.
+func TestNumbersAboveInt64(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		const most = math.MaxUint64
+		number := uint64(most)
+		check := func(what string, x *Tensor, want ...uint64) {
+			t.Helper()
+			got, err := Data[uint64](x)
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("%s: %v, %v; PyTorch's %v", what, got, err, want)
+			}
+		}
+		u := FromSlice([]uint64{1, most}, nil)
+		check("Full", Full([]int{1}, number, Uint64), most)
+		check("Full of a uint", Full([]int{1}, uint(most), Uint64), most)
+		check("FullLike", u.FullLike(number), most, most)
+		check("Fill_", u.Clone().Fill_(number), most, most)
+		check("Mul", u.Mul(number), most, 1)
+		check("BitwiseAnd", u.BitwiseAnd(number), 1, most)
+		check("FromScalar", FromScalar(number, Uint64), most)
+		set := u.Clone()
+		if err := set.SetIndex(0, number); err != nil {
+			t.Error(err)
+		}
+		check("SetIndex", set, most, most)
+		if got := values(t, u.Eq(number).To(Float32)); !slices.Equal(got, []float64{0, 1}) {
+			t.Errorf("Eq: %v", got)
+		}
+		if got := values(t, Ones([]int{1}).Add(number)); !slices.Equal(got, []float64{0x1p64}) {
+			t.Errorf("Add to float32: %v", got)
+		}
+		if got, err := Data[int64](FromSlice([]int64{1}, nil).Add(number)); err != nil || !slices.Equal(got, []int64{0}) {
+			t.Errorf("Add to int64: %v, %v; PyTorch's 0", got, err)
+		}
+		if got := values(t, Linspace(0, number, 2)); !slices.Equal(got, []float64{0, 0x1p64}) {
+			t.Errorf("Linspace: %v", got)
+		}
+		if got := values(t, FromScalar(number, Float32)); !slices.Equal(got, []float64{0x1p64}) {
+			t.Errorf("FromScalar of float32: %v", got)
+		}
+		if got := values(t, Ones([]int{1}).Pad([]int{1, 0}, Value(number))); !slices.Equal(got, []float64{0x1p64, 1}) {
+			t.Errorf("Pad: %v", got)
+		}
+		if got := values(t, Ones([]int{1}).Hardtanh(MaxVal(number))); !slices.Equal(got, []float64{1}) {
+			t.Errorf("Hardtanh: %v", got)
+		}
+		for what, want := range map[string]uint64{"aten::item": most, "aten::_local_scalar_dense": most} {
+			out, err := CallUnchecked(what, u.Select(0, 1))
+			if err != nil || len(out) != 1 || out[0] != want {
+				t.Errorf("%s: %v, %v", what, out, err)
+			}
+		}
+		if got, err := Item[uint64](u.Select(0, 1)); err != nil || got != most {
+			t.Errorf("Item: %d, %v", got, err)
+		}
+		if got, err := Item[uint64](u.Select(0, 0)); err != nil || got != 1 {
+			t.Errorf("Item: %d, %v", got, err)
+		}
+		if _, err := Item[int](u.Select(0, 1)); err == nil {
+			t.Error("Item of an int takes 2^64-1")
+		}
+		if got, err := Item[float64](u.Select(0, 1)); err != nil || got != 0x1p64 {
+			t.Errorf("Item of a float64: %v, %v", got, err)
+		}
+		// As in PyTorch: no dtype but uint64 and those of floats has it.
+		for what, x := range map[string]*Tensor{
+			"FromScalar": FromScalar(number), "Full of int64": Full([]int{1}, number, Int64), "Fill_ of int64": FromSlice([]int64{1}, nil).Fill_(number),
+			"an index": u.Index(number), "Narrow": must(Call("aten::narrow", u, number, 0, 1)),
+			"a division that traps": FromSlice([]int64{math.MinInt64}, nil).DivMode(number, RoundingMode("trunc")),
+			"and of int32":          FromSlice([]int32{math.MinInt32}, nil).DivMode(math.MaxUint32, RoundingMode("trunc")),
+			"and in place":          FromSlice([]int32{math.MinInt32}, nil).DivMode_(math.MaxUint32, RoundingMode("trunc")),
+		} {
+			if err := x.Err(); err == nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if err := FromSlice([]int64{1}, nil).SetIndex(0, number); err == nil {
+			t.Error("SetIndex of int64 takes 2^64-1")
+		}
+	})
+}
+
+func must(out []any, err error) *Tensor {
+	if err != nil {
+		return Failed(err)
+	}
+	return out[0].(*Tensor)
 }

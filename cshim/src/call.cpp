@@ -37,9 +37,9 @@ uint64_t width(const ls_value &v) {
 }
 
 const char *tag_name(uint32_t tag) {
-  static const char *const names[] = {"default", "none",   "tensor", "int",      "float", "bool",
-                                      "complex", "string", "ints",   "floats",   "bools", "tensors",
-                                      "device",  "object", "stream", "generator"};
+  static const char *const names[] = {"default", "none",   "tensor", "int",       "float", "bool",
+                                      "complex", "string", "ints",   "floats",    "bools", "tensors",
+                                      "device",  "object", "stream", "generator", "uint"};
   return tag < sizeof(names) / sizeof(names[0]) ? names[tag] : "an unknown tag";
 }
 
@@ -53,7 +53,7 @@ const T *payload(const ls_value *v) {
 }
 
 bool is_number(const ls_value &v) {
-  return v.tag == LS_INT || v.tag == LS_FLOAT || v.tag == LS_BOOL || v.tag == LS_COMPLEX;
+  return v.tag == LS_INT || v.tag == LS_UINT || v.tag == LS_FLOAT || v.tag == LS_BOOL || v.tag == LS_COMPLEX;
 }
 
 using Object = c10::ivalue::Object;
@@ -162,6 +162,7 @@ c10::IValue value_of(const c10::Argument &arg, c10::TypePtr type, const ls_value
     case c10::TypeKind::FloatType:
       if (v->tag == LS_FLOAT) return v->u.f;
       if (v->tag == LS_INT) return static_cast<double>(v->u.i);
+      if (v->tag == LS_UINT) return static_cast<double>(static_cast<uint64_t>(v->u.i));
       break;
     case c10::TypeKind::BoolType:
       if (v->tag == LS_BOOL) return v->u.i != 0;
@@ -241,6 +242,8 @@ class Results {
       out_.push_back({LS_NONE, 0, {.i = 0}});
     } else if (v.isInt()) {
       out_.push_back({LS_INT, 0, {.i = v.toInt()}});
+    } else if (v.isUnsigned()) {  // above INT64_MAX, as isInt is false
+      out_.push_back({LS_UINT, 0, {.i = static_cast<int64_t>(v.toUInt())}});
     } else if (v.isDouble()) {
       out_.push_back({LS_FLOAT, 0, {.f = v.toDouble()}});
     } else if (v.isBool()) {

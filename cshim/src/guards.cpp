@@ -9,6 +9,7 @@
 #include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/result_type.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -73,13 +74,11 @@ void gcd(Args a) {
 void div_trunc(Args a) {
   const auto &x = a[0].toTensor();
   if (!c10::isIntegralType(x.scalar_type(), false) || !has_least(x)) return;
-  if (a[1].isTensor()) {
-    const auto &y = a[1].toTensor();
-    if (!c10::isIntegralType(y.scalar_type(), true) || !readable(y) || !some(y.eq(-1))) return;
-  } else if (!a[1].isInt() || a[1].toInt() != -1) {
-    return;
-  }
-  refuse("the least integer divided by -1 overflows");
+  const auto y = a[1].isTensor() ? a[1].toTensor() : wrapped_number(a[1].toScalar());
+  if (!c10::isIntegralType(y.scalar_type(), true) || !readable(y)) return;
+  // The kernel divides in the common dtype, in which a larger number, such as 2^32-1 for int32, may be -1.
+  auto common = at::result_type(x, y);
+  if (has_least(x.to(common)) && some(y.to(common).eq(-1))) refuse("the least integer divided by -1 overflows");
 }
 
 // The number of int64 elements is a division by the step as an integer, which is 0 for a fraction, or -1 with the

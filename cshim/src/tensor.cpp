@@ -27,6 +27,8 @@ c10::Scalar scalar_of(const ls_value *v) {
   switch (v->tag) {
     case LS_INT:
       return v->u.i;
+    case LS_UINT:
+      return static_cast<uint64_t>(v->u.i);
     case LS_FLOAT:
       return v->u.f;
     case LS_BOOL:
@@ -158,9 +160,8 @@ ls_error *ls_tensor_item(ls_tensor t, ls_value out[2]) noexcept {
     if (s.isBoolean()) {
       out[0] = {LS_BOOL, 0, {.i = s.toBool()}};
     } else if (s.isIntegral(false)) {
-      // A uint64 above the range of int64 keeps its bits.
-      out[0] = {
-          LS_INT, 0, {.i = x.scalar_type() == c10::kUInt64 ? static_cast<int64_t>(s.toUInt64()) : s.toLong()}};
+      bool large = s.type() == c10::kUInt64;
+      out[0] = {large ? LS_UINT : LS_INT, 0, {.i = large ? static_cast<int64_t>(s.toUInt64()) : s.toLong()}};
     } else if (s.isComplex()) {
       auto c = s.toComplexDouble();
       out[0] = {LS_COMPLEX, 0, {.f = c.real()}};

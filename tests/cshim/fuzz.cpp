@@ -551,7 +551,7 @@ void Fuzz::look() {
 // Returns a value of a schema's type, or of another type.
 void Fuzz::argument(const std::string &type, std::vector<ls_value> &to) {
   auto scalar = [&] {
-    switch (below(4)) {
+    switch (below(5)) {
       case 0:
         to.push_back({LS_INT, 0, {.i = integer()}});
         break;
@@ -560,6 +560,9 @@ void Fuzz::argument(const std::string &type, std::vector<ls_value> &to) {
         break;
       case 2:
         to.push_back({LS_FLOAT, 0, {.f = real()}});
+        break;
+      case 3:
+        to.push_back({LS_UINT, 0, {.i = integer()}});
         break;
       default:
         to.push_back({LS_COMPLEX, 0, {.f = real()}});
@@ -620,7 +623,7 @@ void Fuzz::argument(const std::string &type, std::vector<ls_value> &to) {
 // Corrupts encoded arguments that contain no tensors.
 void Fuzz::wrong(std::vector<ls_value> &to) {
   if (to.empty() || one(4))
-    return to.push_back({static_cast<uint32_t>(below(16)), static_cast<uint32_t>(below(3)), {.i = 0}});
+    return to.push_back({static_cast<uint32_t>(below(LS_UINT + 1)), static_cast<uint32_t>(below(3)), {.i = 0}});
   auto &v = to[below(to.size())];
   switch (below(4)) {
     case 0:
@@ -679,7 +682,7 @@ void Fuzz::boxed() {
     if (one(60)) {
       argument(pick<const char *>({"int", "float", "str", "bool", "Device", "int[]", "Scalar"}), args);
     } else if (spoil && type.rfind("Tensor", 0) == 0) {
-      args.push_back({pick<uint32_t>({LS_NONE, LS_INT, LS_DEFAULT, LS_STRING, LS_STREAM + 1, UINT32_MAX}),
+      args.push_back({pick<uint32_t>({LS_NONE, LS_INT, LS_DEFAULT, LS_STRING, LS_UINT + 1, UINT32_MAX}),
                       static_cast<uint32_t>(below(3)),
                       {.i = 0}});
     } else {

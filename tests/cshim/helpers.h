@@ -117,6 +117,7 @@ inline int32_t code(ls_error *e) {
 
 inline ls_value T(ls_tensor t) { return {LS_TENSOR, 0, {.t = t}}; }
 inline ls_value I(int64_t i) { return {LS_INT, 0, {.i = i}}; }
+inline ls_value U(uint64_t u) { return {LS_UINT, 0, {.i = static_cast<int64_t>(u)}}; }
 inline ls_value F(double f) { return {LS_FLOAT, 0, {.f = f}}; }
 inline ls_value B(bool b) { return {LS_BOOL, 0, {.i = b}}; }
 inline ls_value None() { return {LS_NONE, 0, {.i = 0}}; }

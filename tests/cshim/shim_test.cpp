@@ -241,6 +241,41 @@ TEST_F(Calls, NumbersAreAcceptedForTensorsAsInPython) {
   EXPECT_EQ(values(scaled), (std::vector<float>{3, 4, 5}));
 }
 
+TEST_F(Calls, NumbersAboveInt64KeepTheirValue) {
+  int64_t one[1] = {1};
+  std::vector<ls_value> full;
+  append<int64_t>(full, LS_INTS, {1});
+  full.push_back(U(UINT64_MAX));
+  full.push_back(I(29));  // uint64
+  Tensor t = call("aten::full", "", full);
+  uint64_t got = 0;
+  EXPECT_OK(ls_tensor_copy_out(t, 29, &got, 8));
+  EXPECT_EQ(got, UINT64_MAX);
+  ls_value v[2];
+  EXPECT_OK(ls_tensor_item(t, v));
+  EXPECT_EQ(v[0].tag, static_cast<uint32_t>(LS_UINT));
+  EXPECT_EQ(static_cast<uint64_t>(v[0].u.i), UINT64_MAX);
+  ls_value arg = T(t), out = {};
+  EXPECT_EQ(take(ls_op_call(op("aten::item"), &arg, 1, &out, 1, 0).err), "");
+  EXPECT_EQ(out.tag, static_cast<uint32_t>(LS_UINT));
+  EXPECT_EQ(static_cast<uint64_t>(out.u.i), UINT64_MAX);
+  Tensor a = floats({1, 2, 3});
+  EXPECT_EQ(values(call("aten::add", "Tensor", {T(a), U(UINT64_MAX)})), (std::vector<float>(3, 0x1p64f)));
+  EXPECT_EQ(values(call("aten::leaky_relu", "", {T(a), U(UINT64_MAX)})), (std::vector<float>{1, 2, 3}));
+  EXPECT_EQ(values(call("aten::dropout", "", {T(a), U(0), B(false)})), (std::vector<float>{1, 2, 3})) << "a float";
+  int64_t least = INT64_MIN;
+  Tensor low(ls_tensor_from_data(kLong, one, 1, &least, 8));
+  // It is -1 as int64, by which the least integer must not be divided, as 2^32-1 is as int32.
+  std::vector<ls_value> div{T(low), U(UINT64_MAX), {LS_STRING, 5, {.i = 0}}, {}};
+  std::memcpy(static_cast<void *>(&div.back()), "trunc", 5);
+  EXPECT_ERR(ls_op_call(op("aten::div", "Tensor_mode"), div.data(), div.size(), v, 1, 0).err, LS_ERR_ARGUMENT);
+  int32_t least32 = INT32_MIN;
+  Tensor low32(ls_tensor_from_data(3, one, 1, &least32, 4));
+  div[0] = T(low32);
+  div[1] = I(UINT32_MAX);
+  EXPECT_ERR(ls_op_call(op("aten::div", "Tensor_mode"), div.data(), div.size(), v, 1, 0).err, LS_ERR_ARGUMENT);
+}
+
 TEST_F(Calls, ListsStringsAndDefaults) {
   Tensor a = floats({1, 2, 3, 4}, {2, 2}), b = floats({5, 6, 7, 8}, {2, 2});
   std::vector<ls_value> args;

@@ -73,7 +73,8 @@ enum ls_tag {
   LS_DEVICE = 12, /* (type << 8) | (index & 0xff) */
   LS_OBJECT = 13,
   LS_STREAM = 14, /* the stream's id in i, its device in len, as in LS_DEVICE */
-  LS_GENERATOR = 15
+  LS_GENERATOR = 15,
+  LS_UINT = 16 /* a number above INT64_MAX: the bits of a uint64_t in i */
 };
 
 typedef struct ls_value {

@@ -20,7 +20,7 @@ LS_API ls_result ls_tensor_from_blob(int32_t dtype, const int64_t *sizes, uint64
                                      uint64_t nbytes, void (*drop)(void *), uint64_t arg) LS_NOEXCEPT;
 /* Copies the elements in row-major order; nbytes must match exactly, and dtype must be the tensor's. */
 LS_API ls_error *ls_tensor_copy_out(ls_tensor t, int32_t dtype, void *dst, uint64_t nbytes) LS_NOEXCEPT;
-/* Writes the only element of t: LS_INT, LS_FLOAT, LS_BOOL or LS_COMPLEX (two slots). */
+/* Writes the only element of t: LS_INT, LS_UINT, LS_FLOAT, LS_BOOL or LS_COMPLEX (two slots). */
 LS_API ls_error *ls_tensor_item(ls_tensor t, ls_value out[2]) LS_NOEXCEPT;
 LS_API ls_error *ls_tensor_meta(ls_tensor t, ls_meta *out) LS_NOEXCEPT;
 LS_API ls_error *ls_tensor_sizes(ls_tensor t, int64_t *sizes, int64_t *strides, uint64_t cap) LS_NOEXCEPT;
