@@ -23,6 +23,8 @@ package cshim
 const char *ls_table_load(void *library);
 extern const ls_callbacks ls_go_callbacks;
 
+static int has_openmp(void) { return dlsym(RTLD_DEFAULT, "omp_get_max_threads") != NULL; }
+
 // Opens LLVM's OpenMP runtime, which has libgomp's functions too, before libtorch and for all libraries: those of
 // libtorch then call it instead of their libgomp (docs/decisions/0023-openmp.md). A program that is linked with a
 // runtime of its own keeps that one. Returns an error, or NULL.
@@ -33,7 +35,7 @@ extern const ls_callbacks ls_go_callbacks;
 // To detect a second copy of itself, the runtime makes a file of shared memory, and removes it when the process ends
 // through exit, which a Go program does not. The copies would not disturb each other here.
 static const char *open_openmp(const char *path) {
-	if (dlsym(RTLD_DEFAULT, "omp_get_max_threads"))
+	if (has_openmp())
 		return NULL;
 	void *l = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
 	if (!l)
@@ -225,6 +227,9 @@ func open(path string) (openMP OpenMP, err error) {
 	if lib := locate.OpenMP(path); lib != "" {
 		runtime = C.CString(lib)
 		defer C.free(unsafe.Pointer(runtime))
+		if C.has_openmp() == 0 { // else that runtime has read its environment
+			dropOpenMPSettings()
+		}
 	}
 	var why *C.char
 	lib := C.open_library(name, runtime, &why)

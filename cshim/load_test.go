@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -130,4 +131,54 @@ func TestShimOfOtherHeadersIsRejected(t *testing.T) {
 		_ = os.Setenv(locate.EnvLib, before)
 	}
 	leak.Check(t)
+}
+
+// LLVM's OpenMP runtime never reads a setting with which it crashes, hangs or takes all memory: the process says so once, and
+// computes. The limits of memory are for a runtime that reads it.
+func TestRefusedOpenMPSettings(t *testing.T) {
+	leak.Check(t)
+	if err := cshim.Load(); err != nil {
+		t.Fatal(err)
+	}
+	if !cshim.OpenMPInUse().LLVM {
+		t.Skip("libtorch does not use LLVM's OpenMP runtime")
+	}
+	program := filepath.Join(t.TempDir(), "hello")
+	if out, err := exec.Command("go", "build", "-o", program, "../tests/hello").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, c := range []struct {
+		setting string
+		refused bool
+	}{
+		{"OMP_NUM_THREADS=", true},
+		{"OMP_NUM_THREADS=auto", true},
+		{"OMP_NUM_THREADS=-1", true},
+		{"OMP_NUM_THREADS=0", true},
+		{"OMP_NUM_THREADS=99999999999", true},
+		{"OMP_NUM_THREADS=100000000", true},
+		{"OMP_NUM_THREADS=4,a", true},
+		{"OMP_NUM_THREADS= 4 ", false},
+		{"OMP_NUM_THREADS=4 ,2", false},
+		{"KMP_ALL_THREADS=1", true},
+		{"KMP_DEVICE_THREAD_LIMIT=0", true},
+		{"KMP_DEVICE_THREAD_LIMIT=64", false},
+		{"OMP_STACKSIZE=8T", true},
+		{"KMP_STACKSIZE=64 gb", true},
+		{"OMP_STACKSIZE=1G", false},
+		{"KMP_STACKSIZE=4194304", false},
+	} {
+		cmd := exec.Command("sh", "-c", `ulimit -v 6000000 && exec "$0" 2>&1`, program)
+		cmd.Env = append(os.Environ(), c.setting)
+		out, err := cmd.CombinedOutput()
+		name, value, _ := strings.Cut(c.setting, "=")
+		want := 0
+		if c.refused {
+			want = 1
+		}
+		said := fmt.Sprintf("linstock: %s is ignored: invalid value %q: want ", name, value)
+		if err != nil || strings.Count(string(out), said) != want || !strings.HasSuffix(string(out), "sum: 24\n") {
+			t.Errorf("%s: %v\n%.500s\nwant %q %d times, and the sum", c.setting, err, out, said, want)
+		}
+	}
 }
