@@ -160,6 +160,7 @@ type request[In, Out any] struct {
 	in     In
 	number uint64
 	taken  bool      // into a batch; guarded by Batcher.mu
+	gone   bool      // Do returns without the answer; guarded by Batcher.mu
 	at     time.Time // of admission; not set without a window
 	group  *group[In, Out]
 
@@ -181,9 +182,10 @@ type Stats struct {
 
 // NewBatcher returns a batcher of the model that run calls. run gets the inputs of a batch, one at least, and returns
 // an output for each, in the same order. It runs in a scope, so that the tensors it makes are freed when it returns:
-// outputs are Go values, or tensors that it has taken out with Keep. If run returns an error or panics, each request of
-// the batch gets that error, so check inputs before Do. With n goroutines in Run, up to n calls of run are active at
-// once. A call that is active is not cancelled when the requests' contexts are done.
+// outputs are Go values, or tensors that it has taken out with Keep. An output that is a *tensor.Tensor belongs to the
+// caller of Do; if the request's context is done or the batch fails, it is released. If run returns an error or panics,
+// each request of the batch gets that error, so check inputs before Do. With n goroutines in Run, up to n calls of run
+// are active at once. A call that is active is not cancelled when the requests' contexts are done.
 func NewBatcher[In, Out any](run func(batch []In) ([]Out, error), opts ...Option) (*Batcher[In, Out], error) {
 	c := config{maxBatch: 32, queue: 1024}
 	for _, o := range opts {
@@ -249,13 +251,10 @@ func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 		return r.out, r.err
 	case <-ctx.Done():
 	}
-	b.leave(r)
-	select {
-	case <-r.answered: // before it could leave
+	if !b.leave(r) {
 		return r.out, r.err
-	default:
-		return out, context.Cause(ctx)
 	}
+	return out, context.Cause(ctx)
 }
 
 // isTaken reports whether a batch has the request.
@@ -316,10 +315,16 @@ func (b *Batcher[In, Out]) group(shape any) *group[In, Out] {
 	return nil
 }
 
-// leave removes a request from the queue if it still waits.
-func (b *Batcher[In, Out]) leave(r *request[In, Out]) {
+// leave gives up a request, and removes it from the queue if it still waits. It reports false if there is an answer.
+func (b *Batcher[In, Out]) leave(r *request[In, Out]) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	select {
+	case <-r.answered:
+		return false
+	default:
+	}
+	r.gone = true
 	g := r.group
 	if i := slices.Index(g.requests, r); i >= 0 {
 		g.requests = slices.Delete(g.requests, i, i+1)
@@ -327,6 +332,7 @@ func (b *Batcher[In, Out]) leave(r *request[In, Out]) {
 		b.stats.Waiting--
 		b.stats.Expired++
 	}
+	return true
 }
 
 // drop forgets a group that has become empty.
@@ -470,8 +476,9 @@ func (b *Batcher[In, Out]) compute(batch []*request[In, Out]) {
 }
 
 func (b *Batcher[In, Out]) call(ins []In, outs *[]Out) error {
-	n := len(ins)
+	n, opened := len(ins), false
 	err := tensor.WithScope(func() (err error) {
+		opened = true
 		for _, in := range ins {
 			if t, ok := any(in).(*tensor.Tensor); ok && t != nil {
 				_ = tensor.CurrentScope().Adopt(t) // a failed tensor has an error, which the function finds
@@ -480,23 +487,45 @@ func (b *Batcher[In, Out]) call(ins []In, outs *[]Out) error {
 		*outs, err = b.run(ins)
 		return err
 	})
+	if !opened { // no scope frees the aliases that Do has made
+		for _, in := range ins {
+			if t, ok := any(in).(*tensor.Tensor); ok {
+				t.Release()
+			}
+		}
+	}
 	if err == nil && len(*outs) != n {
 		err = fmt.Errorf("linstock: serve: the batch's function returned %d outputs for %d inputs", len(*outs), n)
 	}
 	return err
 }
 
+// answer answers the requests of a batch, and releases the outputs that none of them gets.
 func (b *Batcher[In, Out]) answer(batch []*request[In, Out], outs []Out, err error) {
 	b.mu.Lock()
 	b.stats.Running -= len(batch)
 	b.stats.Batches++
 	b.stats.Computed += int64(len(batch))
-	b.mu.Unlock()
+	var given, left []*tensor.Tensor
+	for i, out := range outs {
+		switch t, ok := any(out).(*tensor.Tensor); {
+		case ok && err == nil && !batch[i].gone:
+			given = append(given, t)
+		case ok:
+			left = append(left, t)
+		}
+	}
 	for i, r := range batch {
-		if r.err = err; err == nil {
+		if r.err = err; err == nil && !r.gone {
 			r.out = outs[i]
 		}
 		close(r.answered)
+	}
+	b.mu.Unlock()
+	for _, t := range left {
+		if !slices.Contains(given, t) {
+			t.Release()
+		}
 	}
 }
 

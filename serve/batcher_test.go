@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/serve"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // inBubble runs f with a clock of its own, which moves when all goroutines wait.
@@ -698,4 +700,128 @@ func TestRefusals(t *testing.T) {
 	if _, err := b.Do(nil, 1); !errors.Is(err, tensor.ErrNil) {
 		t.Errorf("a nil context: %v", err)
 	}
+}
+
+// live returns the native bytes that are allocated.
+func live(t *testing.T) int64 {
+	t.Helper()
+	s, err := vram.Stats(vram.CPU)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Allocated
+}
+
+// withoutCollector turns the garbage collector off for the test, so that only what is released is freed.
+func withoutCollector(t *testing.T) {
+	leak.Counted(t)
+	percent := debug.SetGCPercent(-1)
+	t.Cleanup(func() { debug.SetGCPercent(percent) })
+}
+
+// TestTensorsWithoutScope tests that the inputs of a batch that gets no scope are freed.
+func TestTensorsWithoutScope(t *testing.T) {
+	leak.Check(t)
+	withoutCollector(t)
+	b := newBatcher(t, func(batch []*tensor.Tensor) ([]int, error) { return make([]int, len(batch)), nil })
+	scope, err := tensor.NewScope()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound := tensor.SetMaxScopedGoroutines(1)
+	defer tensor.SetMaxScopedGoroutines(bound)
+	var wg sync.WaitGroup
+	wg.Go(b.Run)
+	before := live(t)
+	for range 3 {
+		x := tensor.Ones([]int{1 << 16})
+		if _, err := b.Do(t.Context(), x); !errors.Is(err, tensor.ErrScope) {
+			t.Errorf("want ErrScope, got %v", err)
+		}
+		x.Release()
+	}
+	b.Close()
+	wg.Wait()
+	if after := live(t); after != before {
+		t.Errorf("%d bytes are live, before the requests %d", after, before)
+	}
+	if err := scope.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOutputsWithoutCaller tests that tensors of a batch that no caller of Do gets are freed, and no others.
+func TestOutputsWithoutCaller(t *testing.T) {
+	leak.Check(t)
+	withoutCollector(t)
+	for _, c := range []struct {
+		name string
+		gone int                                            // requests whose contexts end while the batch is computed
+		outs func(n int) (outs []*tensor.Tensor, err error) // for n requests
+		gets bool                                           // whether the others get an output
+	}{
+		{"requests left", 2, func(n int) ([]*tensor.Tensor, error) { return kept(n), nil }, true},
+		{"all left", 3, func(n int) ([]*tensor.Tensor, error) { return kept(n), nil }, false},
+		{"one tensor for all", 2, func(n int) ([]*tensor.Tensor, error) { return slices.Repeat(kept(1), n), nil }, true},
+		{"too many", 0, func(n int) ([]*tensor.Tensor, error) { return kept(n + 1), nil }, false},
+		{"an error", 1, func(n int) ([]*tensor.Tensor, error) { return kept(n), errModel }, false},
+		{"an error that nobody has read", 0, func(n int) ([]*tensor.Tensor, error) {
+			x := tensor.Ones([]int{2, 3})
+			_ = x.MatMul(x)
+			return kept(n), nil
+		}, false},
+	} {
+		const n = 3
+		before := live(t)
+		computing, proceed := make(chan struct{}), make(chan struct{})
+		b := newBatcher(t, func(batch []int) ([]*tensor.Tensor, error) {
+			close(computing)
+			<-proceed
+			return c.outs(len(batch))
+		}, serve.MaxBatch(n), serve.Window(time.Hour))
+		ctx, cancel := context.WithCancel(t.Context())
+		var left, others sync.WaitGroup
+		for i := range n {
+			gone := i < c.gone
+			do := func() {
+				of := t.Context()
+				if gone {
+					of = ctx
+				}
+				out, err := b.Do(of, i)
+				if (err == nil) != (c.gets && !gone) {
+					t.Errorf("%s: request %d: %v", c.name, i, err)
+				}
+				if err == nil {
+					if v, err := tensor.Data[float32](out); err != nil || len(v) != 1<<16 {
+						t.Errorf("%s: request %d: %v", c.name, i, err)
+					}
+				}
+				out.Release()
+			}
+			if gone {
+				left.Go(do)
+			} else {
+				others.Go(do)
+			}
+		}
+		others.Go(b.Run)
+		<-computing
+		cancel()
+		left.Wait()
+		close(proceed)
+		b.Close()
+		others.Wait()
+		if after := live(t); after != before {
+			t.Errorf("%s: %d bytes are live, before the requests %d", c.name, after, before)
+		}
+	}
+}
+
+// kept returns n tensors that no scope frees.
+func kept(n int) (outs []*tensor.Tensor) {
+	for range n {
+		outs = append(outs, tensor.Ones([]int{1 << 16}).Keep())
+	}
+	return outs
 }
