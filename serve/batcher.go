@@ -36,7 +36,8 @@
 //  1. At most Queue requests wait. Further ones get ErrFull at once.
 //  2. An admitted request is in at most one batch and is answered once: with the output of its batch, the error of its
 //     batch, the cause of its context, ErrClosed, or, if a batch's function ends the last goroutine in Run
-//     (runtime.Goexit) while the request waits, the error of that batch.
+//     (runtime.Goexit) while the request waits, the error of that batch. Until Run is called again, further requests
+//     get that error at once.
 //  3. Do returns when the context is done. A request whose context is done while it waits leaves the queue and is not
 //     computed.
 //  4. While a goroutine in Run is idle, no request waits longer than Window.
@@ -144,8 +145,9 @@ type Batcher[In, Out any] struct {
 	groups   []*group[In, Out]
 	admitted uint64 // requests so far: gives them their order
 	closed   bool
-	runners  int // goroutines in Run
-	idle     int // those of them that wait for a batch
+	exited   bool // a batch's function has ended the last goroutine in Run
+	runners  int  // goroutines in Run
+	idle     int  // those of them that wait for a batch
 	stats    Stats
 }
 
@@ -271,6 +273,8 @@ func (b *Batcher[In, Out]) admit(shape any, r *request[In, Out]) error {
 	switch {
 	case b.closed:
 		return ErrClosed
+	case b.exited:
+		return errExited
 	case b.stats.Waiting >= b.queue:
 		b.stats.Full++
 		return ErrFull
@@ -352,6 +356,7 @@ func (b *Batcher[In, Out]) Run() {
 	}
 	b.mu.Lock()
 	b.runners++
+	b.exited = false
 	b.mu.Unlock()
 	exits := true // a batch's function ends this goroutine; unless replaced below
 	defer func() {
@@ -362,6 +367,7 @@ func (b *Batcher[In, Out]) Run() {
 		case b.closed:
 			b.abandon(ErrClosed)
 		case exits:
+			b.exited = b.runners == 0
 			b.abandon(errExited)
 		}
 		b.left.Broadcast()

@@ -460,7 +460,11 @@ func TestFailingModel(t *testing.T) {
 		if c.in == "exit" {
 			run() // it has ended the goroutine
 		}
-		if out, err := b.Do(t.Context(), "fine"); out != 0 || err != nil {
+		out, err := b.Do(t.Context(), "fine")
+		for c.in == "exit" && err != nil && strings.Contains(err.Error(), "Goexit") { // the new one is not in Run yet
+			out, err = b.Do(t.Context(), "fine")
+		}
+		if out != 0 || err != nil {
 			t.Errorf("after %s: %v", c.in, err)
 		}
 	}
@@ -498,6 +502,16 @@ func TestExitOfTheLastRunner(t *testing.T) {
 			}
 			if n := b.Stats().Waiting; n != 0 {
 				t.Errorf("%d requests wait", n)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if _, err := b.Do(ctx, 1); (runners == 1) != (err != nil && strings.Contains(err.Error(), "Goexit")) {
+				t.Errorf("%d goroutines in Run: a later request: %v", runners, err)
+			}
+			wg.Go(b.Run)
+			synctest.Wait()
+			if out, err := b.Do(ctx, 2); out != 2 || err != nil {
+				t.Errorf("%d goroutines in Run, and another: %v, %v", runners, out, err)
 			}
 			b.Close()
 			wg.Wait()
