@@ -6,17 +6,35 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// idleCache shrinks the cache of the CPU's allocator while the program allocates nothing.
-type idleCache struct{ allocations int64 }
+// idleCache shrinks the cache of the CPU's allocator by half of the bytes that the program has not used for some ticks.
+type idleCache struct {
+	allocations int64
+	unused      int64 // the fewest cached bytes at a tick
+	ticks       int   // since the cache was shrunk
+}
 
+// tick shrinks the cache if the program has allocated nothing since the last tick, or at every eighth tick. A training step
+// uses its cache at some time of the step, and a tick comes at any: of eight, one sees little left.
 func (c *idleCache) tick() {
+	const busy = 8
 	m, err := cshim.MemoryStats(cpuWord)
-	if err == nil && m.Cached > 0 && m.Allocations == c.allocations {
+	if err != nil {
+		return
+	}
+	if c.ticks++; c.ticks == 1 || m.Cached < c.unused {
+		c.unused = m.Cached
+	}
+	idle := m.Allocations == c.allocations
+	c.allocations = m.Allocations
+	if !idle && c.ticks < busy {
+		return
+	}
+	if c.unused > 0 {
 		start := time.Now()
-		freed, _ := cshim.MemoryTrim(cpuWord, m.Cached/2)
+		freed, _ := cshim.MemoryTrim(cpuWord, m.Cached-c.unused/2)
 		caches.gave(freed, start)
 	}
-	c.allocations = m.Allocations
+	c.ticks = 0
 }
 
 // relieve is reclaim.Relieve. It runs a deep sweep and empties the cache of the device's allocator, or of every device's

@@ -1,0 +1,55 @@
+package vram
+
+import (
+	"testing"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/balance"
+)
+
+// The cache shrinks by half of what was not used at any of some ticks, also while the program allocates.
+func TestUnusedCacheShrinks(t *testing.T) {
+	balance.Hold(t, func() {})
+	const mib = 1 << 20
+	data := make([]float32, 64*mib/4)
+	cached := func() int64 {
+		m, err := cshim.MemoryStats(cpuWord)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Cached
+	}
+	for _, c := range []struct {
+		name        string
+		used        int // floats in use at the fourth tick
+		ticks       int
+		least, most int64 // MiB that are left
+	}{
+		{"unused", 0, 8, 30, 34},
+		{"for less long", 0, 7, 60, 80},
+		{"half used", len(data) / 2, 8, 46, 50},
+		{"used", len(data), 8, 60, 80},
+	} {
+		if err := cshim.MemoryEmptyCache(cpuWord); err != nil {
+			t.Fatal(err)
+		}
+		cshim.TensorFree(ofData(t, data))
+		if n := cached(); n < 60*mib {
+			t.Fatalf("%d bytes are cached", n)
+		}
+		idle := idleCache{allocations: -1}
+		for i := range c.ticks {
+			cshim.TensorFree(ofData(t, data[:1])) // an allocation
+			if i == 3 && c.used > 0 {
+				h := ofData(t, data[:c.used])
+				idle.tick()
+				cshim.TensorFree(h)
+			} else {
+				idle.tick()
+			}
+		}
+		if n := cached(); n < c.least*mib || n > c.most*mib {
+			t.Errorf("%s: %.1f MiB are cached, want %d to %d", c.name, float64(n)/mib, c.least, c.most)
+		}
+	}
+}
