@@ -45,6 +45,9 @@ func (e *OutOfMemoryError) Error() string {
 	if e.Limit > 0 {
 		fmt.Fprintf(&b, ", limit %s", size(e.Limit))
 	}
+	if e.refused() {
+		b.WriteString("; the system refused the memory, whatever the limit (see ulimit -v and vm.overcommit_memory)")
+	}
 	if e.full() {
 		fmt.Fprintf(&b, "; %s of the %s are in use by other processes and libraries", size(e.Other), size(e.Capacity))
 	}
@@ -76,6 +79,11 @@ func (e *OutOfMemoryError) Error() string {
 // full reports whether the bytes that others hold leave too little of a device, whatever the limit is.
 func (e *OutOfMemoryError) full() bool {
 	return e.Other > e.Capacity/10 && e.Reserved+e.Asked+e.Other > e.Capacity
+}
+
+// refused reports whether the system, and no limit of this package, refused the CPU's memory: the shim's message says so.
+func (e *OutOfMemoryError) refused() bool {
+	return strings.HasPrefix(e.Message, "out of memory: the system has no ")
 }
 
 func size(n int64) string { return humanize.IBytes(uint64(max(0, n))) }
@@ -115,7 +123,7 @@ func outOfMemory(native *cshim.Error) error {
 		e.Advice = append(e.Advice, "another device, or the end of what else runs on this one")
 	}
 	e.Advice = append(e.Advice, "a smaller batch", "checkpointing of activations")
-	if e.Limit > 0 && e.Capacity > 0 && e.Limit < e.Capacity*8/10 {
+	if e.Limit > 0 && e.Capacity > 0 && e.Limit < e.Capacity*8/10 && !e.refused() {
 		e.Advice = append(e.Advice, "a higher vram.SetLimit (the device has "+size(e.Capacity)+")")
 	}
 	if w != cpuWord {

@@ -380,6 +380,28 @@ func TestOutOfMemoryErrorSuggestsRemedies(t *testing.T) {
 	held.Release()
 }
 
+// The error of an allocation that the system refuses, for example below ulimit -v, does not blame the limit.
+func TestOutOfMemoryOfTheSystem(t *testing.T) {
+	leak.Check(t)
+	limit(t, 256*mib)
+	const says = "the system refused the memory"
+	var oom *vram.OutOfMemoryError
+	if err := tensor.Empty([]int{128 * mib}).Err(); !errors.As(err, &oom) || strings.Contains(err.Error(), says) {
+		t.Errorf("above the limit: %v", err)
+	}
+	ok(t, vram.EmptyCache(vram.CPU))
+	fault := cshim.Fault{Point: cshim.FaultSystem, Times: -1, Mine: true}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	ok(t, fault.Set())
+	err := tensor.Empty([]int{16 * mib}).Err()
+	fault.Times = 0
+	ok(t, fault.Set())
+	if !errors.As(err, &oom) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "vram.SetLimit") {
+		t.Errorf("below the limit: %v", err)
+	}
+}
+
 // A backward pass reaches the limit: garbage makes room, reachable tensors make the pass fail, and the next
 // pass works again.
 func TestLimitInsideBackward(t *testing.T) {
