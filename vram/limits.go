@@ -298,7 +298,9 @@ func hostMemory() int64 {
 }
 
 // machineMemory is reclaim.MachineMemory.
-func machineMemory() int64 { return leastKnown(physicalMemory(), cgroup.Limit("/proc/self")) }
+func machineMemory() int64 {
+	return leastKnown(physicalMemory("/proc/meminfo"), cgroup.Limit("/proc/self"))
+}
 
 // leastKnown returns the lesser of two sizes, of which 0 is one that is not known.
 func leastKnown(a, b int64) int64 {
@@ -308,22 +310,23 @@ func leastKnown(a, b int64) int64 {
 	return min(a, b)
 }
 
-func physicalMemory() int64 {
-	f, err := os.Open("/proc/meminfo")
+// physicalMemory returns MemTotal of a file like /proc/meminfo, or what the kernel says where there is no such file.
+func physicalMemory(meminfo string) int64 {
+	f, err := os.Open(meminfo)
 	if err != nil {
-		return 0
+		return kernelMemory()
 	}
 	defer f.Close()
 	for s := bufio.NewScanner(f); s.Scan(); {
 		if rest, ok := strings.CutPrefix(s.Text(), "MemTotal:"); ok {
 			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
 			if err != nil {
-				return 0
+				return kernelMemory()
 			}
 			return kb << 10
 		}
 	}
-	return 0
+	return kernelMemory()
 }
 
 // limitedGroups returns the memory cgroups of a process that have a limit.

@@ -15,9 +15,13 @@ import (
 
 func TestHostMemory(t *testing.T) {
 	balance.Hold(t, func() {})
-	machine := physicalMemory()
+	machine := physicalMemory("/proc/meminfo")
 	if machine < 64<<20 {
 		t.Fatalf("the machine has %d bytes", machine)
+	}
+	// A container may show less in /proc/meminfo than the kernel has.
+	if n := physicalMemory("/nowhere/meminfo"); n < machine || n > 1<<50 {
+		t.Errorf("the machine has %d bytes without /proc, and with it %d", n, machine)
 	}
 	without := hostMemory()
 	if without > machine || without == 0 {
