@@ -17,7 +17,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install libtorch $(TORCH) and compile the shim (ends at once when done before)
-	@$(GO) run ./cmd/linstock setup --torch $(TORCH)
+	@$(GO) run ./cmd/linstock setup
 
 doctor: ## report what is installed and how to fix what is missing
 	@$(GO) run ./cmd/linstock doctor

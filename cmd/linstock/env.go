@@ -43,7 +43,7 @@ that a POSIX shell reads. A part that is not set up is a comment.`,
 			given := cmd.Flags().Changed("torch") // the shim of another version would not fit
 			var source libtorch.Source
 			if given {
-				source, err = libtorch.Resolve(cmd.Context(), cache, version, false)
+				source, err = resolveGiven(cmd.Context(), cache, version)
 			} else {
 				source, err = inUse(cmd.Context(), cache, hash)
 			}

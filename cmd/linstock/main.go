@@ -171,6 +171,19 @@ func inUse(ctx context.Context, cache, hash string) (libtorch.Source, error) {
 	return libtorch.Resolve(ctx, cache, version, false)
 }
 
+// resolveGiven is libtorch.Resolve for the version that --torch gives. It fails if the environment names another version.
+func resolveGiven(ctx context.Context, cache, version string) (libtorch.Source, error) {
+	s, err := libtorch.Resolve(ctx, cache, version, false)
+	if (err == nil || errors.Is(err, libtorch.ErrNotInstalled)) && s.Version != version {
+		name := locate.EnvLibtorch
+		if os.Getenv(name) == "" {
+			name = locate.EnvUsePyTorch
+		}
+		return s, fmt.Errorf("--torch %s: %s=%s has libtorch %s; unset %[2]s, or leave --torch out", version, name, os.Getenv(name), s.Version)
+	}
+	return s, err
+}
+
 // torchFlag adds the flag --torch with its completion.
 func torchFlag(cmd *cobra.Command, value *string) {
 	cmd.Flags().StringVar(value, "torch", defaultTorch(), "libtorch version, also $"+locate.EnvTorch)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -194,6 +195,36 @@ func TestDoctorOfAVersionOutsideTheWindow(t *testing.T) {
 	}
 	if _, err := command(t, "setup"); err == nil || !strings.Contains(err.Error(), `"2.10.0" (LINSTOCK_TORCH)`) || !strings.Contains(err.Error(), "2.15.0") {
 		t.Errorf("setup: %v", err)
+	}
+}
+
+// TestTorchFlagAndEnvironment tests that --torch is not ignored if the environment names a libtorch of another version.
+func TestTorchFlagAndEnvironment(t *testing.T) {
+	isolated(t)
+	elsewhere := t.TempDir()
+	for name, text := range map[string]string{
+		"torch/__init__.py": "", "torch/version.py": "__version__ = '2.12.1+cpu'\n", "torch/lib/libtorch_cpu.so": "", "torch/include/ATen/ATen.h": "",
+	} {
+		path := filepath.Join(elsewhere, filepath.FromSlash(name))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PYTHONPATH", elsewhere)
+	for name, value := range map[string]string{locate.EnvLibtorch: elsewhere, locate.EnvUsePyTorch: "1"} {
+		t.Setenv(name, value)
+		for _, args := range [][]string{{"env"}, {"setup", "--no-build"}} {
+			want := fmt.Sprintf("--torch 2.11.0: %s=%s has libtorch 2.12.1; unset %[1]s", name, value)
+			if out, err := command(t, append(args, "--torch", "2.11.0")...); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v --torch 2.11.0: %v, want %q\n%s", args, err, want, out)
+			}
+		}
+		for _, args := range [][]string{{"env"}, {"env", "--torch", "2.12.1"}} {
+			if out, err := command(t, args...); err != nil || !strings.Contains(out, "export LINSTOCK_TORCH=2.12.1\n") {
+				t.Errorf("%v: %v\n%s", args, err, out)
+			}
+		}
+		t.Setenv(name, "")
 	}
 }
 

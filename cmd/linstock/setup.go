@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -52,6 +53,11 @@ missing tool or too little disk space before the download.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if cfg.Cache, cfg.Hash, err = paths(); err != nil {
 				return err
+			}
+			if cmd.Flags().Changed("torch") {
+				if _, err := resolveGiven(cmd.Context(), cfg.Cache, cfg.Torch); err != nil && !errors.Is(err, libtorch.ErrNotInstalled) {
+					return err
+				}
 			}
 			if len(cfg.Wheels) > 0 && !cmd.Flags().Changed("torch") {
 				if v := libtorch.TorchOfWheels(cfg.Wheels); v != "" {
