@@ -217,7 +217,7 @@ func load() error {
 		}
 		return nil
 	}
-	return locate.Missing()
+	return locate.Missing(hash)
 }
 
 func open(path string) (openMP OpenMP, err error) {

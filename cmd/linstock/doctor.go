@@ -89,7 +89,7 @@ func examine(ctx context.Context) []finding {
 	}
 	cache, hash, err := paths()
 	if err != nil {
-		return append(findings, finding{"cache", bad, err.Error(), "export " + locate.EnvCache + "=/a/directory/that/stays"})
+		return append(findings, finding{"cache", bad, err.Error(), chooseCache})
 	}
 	shim, shimErr := locate.Find(hash)
 	// The tools are needed to build the shim; once it is built they may be missing.
@@ -108,10 +108,16 @@ func examine(ctx context.Context) []finding {
 	findings = append(findings, toolFinding(libtorch.FindPip(ctx), pipNeed), cacheFinding(cache))
 	findings = append(findings, torchFinding(source, err, need))
 	if shimErr != nil {
-		return append(findings, finding{"shim", bad, shimErr.Error(), setupFix()})
+		fix := setupFix()
+		if !errors.Is(shimErr, locate.ErrMissing) && os.Getenv(locate.EnvLib) == "" { // setup could not read it either
+			fix = chooseCache
+		}
+		return append(findings, finding{"shim", bad, shimErr.Error(), fix})
 	}
 	return append(findings, runtimeFindings(ctx, shim, source)...)
 }
+
+const chooseCache = "export " + locate.EnvCache + "=/a/directory/that/stays"
 
 // setupFix returns the command that sets up the version in use.
 func setupFix() string {
@@ -176,7 +182,7 @@ func cacheFinding(cache string) finding {
 	case errors.Is(err, os.ErrNotExist):
 		return finding{"cache", note, cache + " (empty)", ""}
 	case err != nil:
-		return finding{"cache", bad, err.Error(), "export " + locate.EnvCache + "=/a/directory/that/stays"}
+		return finding{"cache", bad, err.Error(), chooseCache}
 	case !info.IsDir():
 		return finding{"cache", bad, cache + " is not a directory", "rm " + quote(cache)}
 	}

@@ -28,6 +28,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 const (
@@ -252,26 +253,46 @@ func installedKeys(cache, hash string) []string {
 // ErrMissing is wrapped by every error that reports that the shim was not found.
 var ErrMissing = errors.New("libtorch is not set up on this machine")
 
-// Missing returns the error for a machine on which none of ShimCandidates exists. Its text is one line that
-// says how to fix it.
-func Missing() error {
+// Missing returns the error for a machine on which none of ShimCandidates exists, or can be read. Its text is one line that
+// says how to fix it. It is ErrMissing only if none exists.
+func Missing(hash string) error {
+	unreadable := unreadable(hash)
 	if lib := os.Getenv(EnvLib); lib != "" {
+		if unreadable != nil {
+			return fmt.Errorf("linstock: %s=%s cannot be read: %w; %s", EnvLib, lib, unreadable, unsetLib)
+		}
 		what := "does not exist"
 		if info, err := os.Stat(lib); err == nil && info.IsDir() {
 			what = "has no " + LibName() + " in it"
 		}
 		return fmt.Errorf("linstock: %w: %s=%s %s; %s", ErrMissing, EnvLib, lib, what, unsetLib)
 	}
-	if _, err := CacheDir(); err != nil {
+	if unreadable != nil {
+		return fmt.Errorf("linstock: libtorch cannot be read: %w; let this user read it, or set %s to another directory and run: %s",
+			unreadable, EnvCache, SetupCommand)
+	}
+	cache, err := CacheDir()
+	if err != nil {
 		return fmt.Errorf("linstock: %w: there is no home directory to look in; set %s and run: %s", ErrMissing, EnvCache, SetupCommand)
 	}
 	if version := os.Getenv(EnvTorch); version != "" && version != DefaultTorch {
 		if err := CheckPinned(version); err != nil {
 			return fmt.Errorf("linstock: %w: %w, or unset %s", ErrMissing, err, EnvTorch)
 		}
-		return fmt.Errorf("linstock: %w in version %s (%s); run: %s --torch %s", ErrMissing, version, EnvTorch, SetupCommand, version)
+		return fmt.Errorf("linstock: %w in version %s (%s; searched in %s); run: %s --torch %s", ErrMissing, version, EnvTorch, cache, SetupCommand, version)
 	}
-	return fmt.Errorf("linstock: %w; run: %s", ErrMissing, SetupCommand)
+	return fmt.Errorf("linstock: %w (searched in %s); run: %s", ErrMissing, cache, SetupCommand)
+}
+
+// unreadable returns why one of ShimCandidates cannot be read, for example a directory of another user; nil if none exists.
+func unreadable(hash string) error {
+	for _, path := range ShimCandidates(hash) {
+		// Beside a program, lib may be a file.
+		if _, err := os.Stat(path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+			return err
+		}
+	}
+	return nil
 }
 
 const unsetLib = "unset " + EnvLib + ", or set it to a shim that setup made (linstock env prints its path)"
@@ -344,5 +365,5 @@ func Find(hash string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", Missing()
+	return "", Missing(hash)
 }

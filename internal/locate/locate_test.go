@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
 )
@@ -96,16 +97,16 @@ func TestOtherHashIsNotUsed(t *testing.T) {
 }
 
 func TestMissing(t *testing.T) {
-	cache(t)
+	searched := cache(t)
 	_, err := Find(hash)
-	want := "linstock: libtorch is not set up on this machine; run: go run github.com/linstock-ml/linstock/cmd/linstock setup"
+	want := "linstock: libtorch is not set up on this machine (searched in " + searched + "); run: go run github.com/linstock-ml/linstock/cmd/linstock setup"
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 	t.Setenv(EnvTorch, "2.11.0")
 	check := func(part string) {
 		t.Helper()
-		err := Missing()
+		err := Missing(hash)
 		if !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), part) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v: want one line with %q", err, part)
 		}
@@ -114,7 +115,7 @@ func TestMissing(t *testing.T) {
 	for _, version := range []string{"2.10.0", "2.16.0", "2.13.7", "nonsense"} {
 		t.Setenv(EnvTorch, version)
 		check("choose one of " + strings.Join(Versions, ", ") + ", or unset LINSTOCK_TORCH")
-		if err := Missing(); strings.Contains(err.Error(), SetupCommand) {
+		if err := Missing(hash); strings.Contains(err.Error(), SetupCommand) {
 			t.Errorf("%v: names a command that refuses %s", err, version)
 		}
 	}
@@ -123,6 +124,36 @@ func TestMissing(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv(EnvLib, dir)
 	check("LINSTOCK_LIB=" + dir + " has no " + LibName() + " in it; unset LINSTOCK_LIB")
+}
+
+// TestUnreadable tests that a library that exists is not reported as missing. A link to itself stands for a directory of
+// another user, which root could read.
+func TestUnreadable(t *testing.T) {
+	dir := cache(t)
+	loop := HashDir(dir, hash)
+	if err := os.MkdirAll(filepath.Dir(loop), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(loop, loop); err != nil {
+		t.Fatal(err)
+	}
+	shim := filepath.Join(ShimDir(dir, hash, DefaultTorch), LibName())
+	_, err := Find(hash)
+	if errors.Is(err, ErrMissing) || !errors.Is(err, syscall.ELOOP) || !strings.Contains(err.Error(), "cannot be read: stat "+shim) || !strings.Contains(err.Error(), EnvCache) {
+		t.Error(err)
+	}
+	t.Setenv(EnvLib, shim)
+	_, err = Find(hash)
+	if errors.Is(err, ErrMissing) || !errors.Is(err, syscall.ELOOP) || !strings.Contains(err.Error(), "LINSTOCK_LIB="+shim+" cannot be read: ") {
+		t.Error(err)
+	}
+	// A file in a directory's place has nothing in it.
+	file := filepath.Join(dir, "file")
+	write(t, file, "")
+	t.Setenv(EnvLib, filepath.Join(file, LibName()))
+	if _, err := Find(hash); !errors.Is(err, ErrMissing) {
+		t.Error(err)
+	}
 }
 
 func TestRemedy(t *testing.T) {
@@ -202,7 +233,7 @@ func TestNoHome(t *testing.T) {
 	if got, want := ShimCandidates(hash), exeCandidates(t); !slices.Equal(got, want) {
 		t.Errorf("candidates = %q, want %q", got, want)
 	}
-	if err := Missing(); !strings.Contains(err.Error(), EnvCache) {
+	if err := Missing(hash); !strings.Contains(err.Error(), EnvCache) {
 		t.Errorf("Missing = %v; want it to name %s", err, EnvCache)
 	}
 	// Without a cache a shim is that of a bundle.
