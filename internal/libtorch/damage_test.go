@@ -169,6 +169,19 @@ func TestDamagedBundle(t *testing.T) {
 			t.Errorf("%s truncated: %v", name, err)
 		}
 	}
+	// The remedy of each damage is what Bundle then does.
+	for name, again := range map[string]bool{"liblinstock.so": true, intact.ManifestFile: false} {
+		dir := t.TempDir()
+		if err := Bundle(t.Context(), result.Shim, source, dir, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, name)
+		truncate(t, path)
+		remedy, err := locate.Remedy(filepath.Join(dir, locate.LibName()), path), Bundle(t.Context(), result.Shim, source, dir, false, nil)
+		if (err == nil) != again || strings.Contains(remedy, dir+" again") != again || strings.Contains(remedy, "another directory") == again {
+			t.Errorf("%s truncated: %q, and Bundle says %v", name, remedy, err)
+		}
+	}
 	// A library that changed before is in the bundle with its original hash.
 	flip(t, filepath.Join(source.Lib, "libtorch_cpu.so"))
 	dir := t.TempDir()

@@ -29,6 +29,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/linstock-ml/linstock/internal/intact"
 )
 
 const (
@@ -318,7 +320,12 @@ func Remedy(shim, damaged string) string {
 			return "run: " + setupOf(filepath.Base(filepath.Dir(shim)))
 		}
 	}
-	return "make the bundle in " + filepath.Dir(shim) + " again: linstock bundle DIR"
+	dir := filepath.Dir(shim)
+	var m intact.Manifest
+	if intact.Read(dir, &m) != nil || m.Root != "." { // linstock bundle does not overwrite files that no manifest lists
+		return "make a bundle in another directory, in place of " + dir + ": linstock bundle DIR"
+	}
+	return "make the bundle in " + dir + " again: linstock bundle DIR"
 }
 
 // OpenRemedy returns how to fix an undamaged shim that the system's loader cannot open, for the reason that it gives.

@@ -158,11 +158,17 @@ func TestUnreadable(t *testing.T) {
 
 func TestRemedy(t *testing.T) {
 	dir := cache(t)
+	bundle, old := t.TempDir(), t.TempDir()
+	write(t, filepath.Join(bundle, "linstock.json"), `{"root": "."}`)
+	write(t, filepath.Join(old, "linstock.json"), "not JSON")
 	for shim, want := range map[string]string{
 		filepath.Join(ShimDir(dir, hash, DefaultTorch), LibName()):      "run: " + SetupCommand,
 		filepath.Join(ShimDir(dir, hash, "2.11.0"), LibName()):          "run: " + SetupCommand + " --torch 2.11.0",
 		filepath.Join(ShimDir(dir, hash, "2.12.0-aaaaaaaa"), LibName()): "run: " + SetupCommand,
-		"/srv/app/" + LibName(): "make the bundle in /srv/app again: linstock bundle DIR",
+		filepath.Join(bundle, LibName()):                                "make the bundle in " + bundle + " again: linstock bundle DIR",
+		// linstock bundle refuses these.
+		"/srv/app/" + LibName():       "make a bundle in another directory, in place of /srv/app: linstock bundle DIR",
+		filepath.Join(old, LibName()): "make a bundle in another directory, in place of " + old + ": linstock bundle DIR",
 	} {
 		if got := Remedy(shim, shim); got != want {
 			t.Errorf("Remedy(%s) = %q, want %q", shim, got, want)
@@ -238,7 +244,7 @@ func TestNoHome(t *testing.T) {
 	}
 	// Without a cache a shim is that of a bundle.
 	for _, name := range []string{LibName(), "libtorch_cpu.so"} {
-		want := "make the bundle in /srv/app again: linstock bundle DIR"
+		want := "make a bundle in another directory, in place of /srv/app: linstock bundle DIR"
 		if got := Remedy("/srv/app/"+LibName(), "/srv/app/"+name); got != want {
 			t.Errorf("%s: Remedy = %q, want %q", name, got, want)
 		}
