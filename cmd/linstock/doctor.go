@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 
@@ -42,7 +43,9 @@ func newDoctor() *cobra.Command {
 		Long: `Doctor checks everything that building and running a program with package tensor
 takes: the tools, libtorch's libraries and the shim against their manifests, and
 that libtorch can be opened and computes, and on which OpenMP runtime. Where it
-cannot, doctor compares the content of all libraries with what was installed.
+cannot, doctor compares the content of all libraries with what was installed; if
+the process that opened it died, doctor first looks for a variable of the
+environment without which it computes.
 
 It exits with status 1 when something that is needed is missing or does not work,
 and prints the command that fixes it.`,
@@ -121,16 +124,32 @@ const chooseCache = "export " + locate.EnvCache + "=/a/directory/that/stays"
 
 // setupFix returns the command that sets up the version in use.
 func setupFix() string {
+	if os.Getenv(locate.EnvLib) != "" {
+		return "unset " + locate.EnvLib
+	}
+	return setupCommand()
+}
+
+// setupCommand is setupFix where LINSTOCK_LIB is not the cause, for example because it is what linstock env prints.
+func setupCommand() string {
 	v := defaultTorch()
 	switch {
-	case os.Getenv(locate.EnvLib) != "":
-		return "unset " + locate.EnvLib
 	case locate.CheckPinned(v) != nil && os.Getenv(locate.EnvLibtorch) == "":
 		return "unset " + locate.EnvTorch
 	case v != locate.DefaultTorch:
 		return locate.SetupCommand + " --torch " + v
 	}
 	return locate.SetupCommand
+}
+
+// inCache reports whether setup made the shim.
+func inCache(shim string) bool {
+	cache, err := locate.CacheDir()
+	if err != nil {
+		return false
+	}
+	rel, err := filepath.Rel(cache, shim)
+	return err == nil && filepath.IsLocal(rel)
 }
 
 func goFinding(ctx context.Context) finding {
@@ -233,14 +252,20 @@ func runtimeFindings(ctx context.Context, shim string, source libtorch.Source) [
 	if probeRuntime == nil {
 		return append(findings, finding{"computing", bad, "this linstock was built without cgo", libtorch.InstallHint(libtorch.Compiler)})
 	}
-	r, err := probe(ctx)
+	r, err := probe(ctx, nil)
+	if errors.Is(err, errDied) {
+		if names := culprits(ctx); len(names) > 0 {
+			list := strings.Join(names, " ")
+			return append(findings, finding{"computing", bad, fmt.Sprintf("%v; it computes without %s", err, list), "unset " + list})
+		}
+	}
 	if err != nil {
 		if r.Torch != "" { // it was opened
 			findings = append(findings, cudaFindings(r)...)
 		}
-		fix := setupFix()
-		if os.Getenv(locate.EnvLib) != "" {
-			return append(findings, finding{"computing", bad, err.Error(), fix})
+		fix := setupCommand()
+		if os.Getenv(locate.EnvLib) != "" && !inCache(shim) {
+			return append(findings, finding{"computing", bad, err.Error(), setupFix()})
 		}
 		if changed := libtorch.Changed(ctx, source); changed != nil {
 			return append(findings, finding{"computing", bad, err.Error(), ""}, finding{"libraries", bad, changed.Error(), fix + " --verify"})

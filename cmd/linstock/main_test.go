@@ -167,6 +167,51 @@ func TestDoctorOfABrokenShim(t *testing.T) {
 	}
 }
 
+// TestDoctorOfADeath tests the remedies if the probe's process dies.
+func TestDoctorOfADeath(t *testing.T) {
+	dir := isolated(t)
+	_, hash, err := paths()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lib, err := filepath.Glob("/lib/*/libm.so.6")
+	if err != nil || len(lib) == 0 {
+		t.Skip("no library to stand for the shim")
+	}
+	data, err := os.ReadFile(lib[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	shim := filepath.Join(locate.ShimDir(dir, hash, locate.DefaultTorch), locate.LibName())
+	other := filepath.Join(t.TempDir(), locate.LibName())
+	for _, path := range []string{shim, other} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, data, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ lib, dies, fix string }{
+		{shim, "OMP_NUM_THREADS", "unset OMP_NUM_THREADS"},
+		{"", "OMP_NUM_THREADS", "unset OMP_NUM_THREADS"},
+		{other, "OMP_NUM_THREADS", "unset OMP_NUM_THREADS"},
+		{shim, "PATH", locate.SetupCommand + " --force"}, // whatever the settings are
+		{other, "PATH", "unset LINSTOCK_LIB"},
+	} {
+		t.Setenv(locate.EnvLib, c.lib)
+		t.Setenv("OMP_NUM_THREADS", "many")
+		t.Setenv("KMP_BLOCKTIME", "1")
+		t.Setenv(dying, c.dies)
+		out, err := command(t, "doctor")
+		_, fixes, _ := strings.Cut(out, "to fix it:\n")
+		if !errors.Is(err, errReported) || !strings.Contains(out, "ended the process") || !strings.Contains("\n"+fixes, "\n  "+c.fix+"\n") ||
+			strings.Count(fixes, "unset") != strings.Count(c.fix, "unset") {
+			t.Errorf("%v: %v, want %q\n%s", c, err, c.fix, out)
+		}
+	}
+}
+
+// dying names a variable of the environment with which the probe's process of a test dies.
+const dying = "LINSTOCK_TEST_DYING"
+
 // TestEnvInAShell tests that a shell reads the output of `linstock env` correctly, whatever the paths.
 func TestEnvInAShell(t *testing.T) {
 	isolated(t)
@@ -308,6 +353,12 @@ func TestLines(t *testing.T) {
 // TestMain lets doctor run the test's executable as linstock for its probe.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "probe" {
+		if name := os.Getenv(dying); name != "" {
+			if os.Getenv(name) != "" {
+				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			}
+			probeRuntime = func() runtimeReport { return runtimeReport{Compute: "it computes"} }
+		}
 		os.Exit(run())
 	}
 	os.Exit(m.Run())

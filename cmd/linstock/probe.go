@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,8 +49,11 @@ func newProbe() *cobra.Command {
 	}
 }
 
-// probe runs the hidden command.
-func probe(ctx context.Context) (runtimeReport, error) {
+// errDied is the error of a probe that did not end by itself.
+var errDied = errors.New("opening the shim ended the process")
+
+// probe runs the hidden command, without some of the environment's variables.
+func probe(ctx context.Context, without []string) (runtimeReport, error) {
 	var report runtimeReport
 	exe, err := os.Executable()
 	if err != nil {
@@ -59,9 +64,13 @@ func probe(ctx context.Context) (runtimeReport, error) {
 	cmd := exec.CommandContext(ctx, exe, "probe")
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return slices.Contains(without, name)
+	})
 	if err := cmd.Run(); err != nil {
 		first, _, _ := strings.Cut(strings.TrimSpace(errs.String()), "\n")
-		return report, fmt.Errorf("opening the shim ended the process (%w): %s", err, first)
+		return report, fmt.Errorf("%w (%w): %s", errDied, err, first)
 	}
 	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
 		return report, fmt.Errorf("probe: %w", err)
@@ -70,4 +79,29 @@ func probe(ctx context.Context) (runtimeReport, error) {
 		return report, errors.New(report.Error)
 	}
 	return report, nil
+}
+
+// culprits returns the variables of the environment without which the probe computes: one if possible; none if it does not.
+func culprits(ctx context.Context) (names []string) {
+	of := regexp.MustCompile(`^(LD_|DYLD_|GLIBC_|MALLOC_|OMP_|KMP_|LIBOMP_|GOMP_|MKL_|DNNL_|ONEDNN_|PYTORCH_|TORCH_|CUDA_)`)
+	for _, variable := range os.Environ() {
+		if name, _, _ := strings.Cut(variable, "="); of.MatchString(name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	if len(names) == 0 {
+		return nil
+	}
+	if _, err := probe(ctx, names); err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // each of these may wait for ever
+	defer cancel()
+	for _, name := range names {
+		if _, err := probe(ctx, []string{name}); err == nil {
+			return []string{name}
+		}
+	}
+	return names
 }
