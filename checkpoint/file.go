@@ -178,8 +178,8 @@ func loadOther(f *os.File, size int64, s settings) (*File, error) {
 		what, read = "torch.save: ", readLegacy
 	case isNPY(head):
 		what, read = "NumPy: ", readNPY
-	case isIndex(head) && !s.shard:
-		what, read = "index of files: ", func(f *File) (contents, error) { return readIndex(f, s) }
+	case isJSON(head) && !s.shard:
+		what, read = "index of files: ", func(f *File) (contents, error) { return readIndex(f, head, s) }
 	default:
 		return nil, nil
 	}
@@ -189,6 +189,9 @@ func loadOther(f *os.File, size int64, s settings) (*File, error) {
 			err = fmt.Errorf("%w: %w", ErrFormat, err)
 		}
 		return nil, fmt.Errorf("%s%w", what, err)
+	}
+	if file.other == nil {
+		return nil, nil
 	}
 	if _, several := file.other.(*shards); s.mapped && !several {
 		file.mapping, err = newMapping(f, size, 0)

@@ -25,9 +25,13 @@ type index struct {
 	WeightMap map[string]string `json:"weight_map"`
 }
 
-func isIndex(head []byte) bool {
+func isJSON(head []byte) bool {
 	head = bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\xef\xbb\xbf")), " \t\r\n")
-	return bytes.HasPrefix(head, []byte("{")) && (bytes.Contains(head, []byte(`"weight_map"`)) || bytes.Contains(head, []byte(`"total_size"`)))
+	return bytes.HasPrefix(head, []byte("{"))
+}
+
+func isIndex(text []byte) bool {
+	return bytes.Contains(text, []byte(`"weight_map"`)) || bytes.Contains(text, []byte(`"total_size"`))
 }
 
 // maxShards is the most files that an index may list.
@@ -39,13 +43,20 @@ type shards struct {
 	all   []*File
 }
 
-func readIndex(f *File, s settings) (contents, error) {
+// readIndex reads an index, or returns nil if the JSON text is none.
+func readIndex(f *File, head []byte, s settings) (contents, error) {
 	if f.size > maxHeader {
+		if !isIndex(head) {
+			return nil, nil
+		}
 		return nil, malformed("an index of %d bytes; %d are allowed", f.size, maxHeader)
 	}
 	text := make([]byte, f.size)
 	if _, err := io.ReadFull(io.NewSectionReader(f.file, 0, f.size), text); err != nil {
 		return nil, shortened(err)
+	}
+	if !isIndex(text) { // the metadata before the names may be long
+		return nil, nil
 	}
 	var i index
 	decoder := json.NewDecoder(bytes.NewReader(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))))

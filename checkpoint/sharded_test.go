@@ -124,7 +124,27 @@ func TestShardedFiles(t *testing.T) {
 	}
 }
 
-// An index of Hugging Face's older form lists files of torch.save.
+// TestShardedLongMetadata tests that metadata in front of the names of an index may be long.
+func TestShardedLongMetadata(t *testing.T) {
+	leak.Check(t)
+	dir := t.TempDir()
+	long := map[string]string{"a": strings.Repeat("x", 10_000), "z": "last"}
+	scoped(t, func() {
+		all := map[string]*tensor.Tensor{"w": tensor.Ones([]int{4})}
+		if err := checkpoint.SaveSharded(dir, all, long, 32); err != nil {
+			t.Fatal(err)
+		}
+		f := open(t, filepath.Join(dir, "model.safetensors.index.json"))
+		equal(t, f, all)
+		if m := f.Metadata(); m["a"] != long["a"] || m["z"] != "last" {
+			t.Errorf("metadata of %d values", len(m))
+		}
+	})
+	if err := touchFile(t, `{"a": "`+long["a"]+`"}`); !errors.Is(err, checkpoint.ErrFormat) || !strings.Contains(err.Error(), "it is JSON text") {
+		t.Errorf("other JSON: %v", err)
+	}
+}
+
 // TestShardedSaveFails tests that a save of several files that cannot write the last leaves the old files and nothing else.
 func TestShardedSaveFails(t *testing.T) {
 	leak.Check(t)
@@ -158,6 +178,7 @@ func TestShardedSaveFails(t *testing.T) {
 	})
 }
 
+// An index of Hugging Face's older form lists files of torch.save.
 func TestShardedPyTorchFiles(t *testing.T) {
 	leak.Check(t)
 	dir := t.TempDir()
