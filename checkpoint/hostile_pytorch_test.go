@@ -103,8 +103,7 @@ func TestHostilePyTorchFiles(t *testing.T) {
 		"a storage not there":   tensorOf("FloatStorage", "1", 16, 0, []int64{1}, []int64{1}) + ".",
 		"a storage elsewhere":   tensorOf("FloatStorage", "../version", 1, 0, []int64{1}, []int64{1}) + ".",
 		"an unknown class":      tensorOf("XStorage", "0", 16, 0, []int64{1}, []int64{1}) + ".",
-		"too deep":              strings.Repeat("]", 200) + strings.Repeat("a", 199) + ".",
-		"within itself":         "]q\x00h\x00a.",
+		"too deep":              strings.Repeat("]", 2000) + tensorOf("FloatStorage", "0", 16, 0, []int64{1}, []int64{1}) + strings.Repeat("a", 2000) + ".",
 		"shared 2^30 times":     "](" + inner + "e" + double(30) + ".",
 		"wide and shared":       "](" + strings.Repeat("N", 50_000) + "eq\x00]q\x01(" + strings.Repeat("h\x00", 50_000) + "e.",
 		"a dict as key":         "}}Ns.",
@@ -172,6 +171,55 @@ func TestUnusualKeysOfPyTorch(t *testing.T) {
 	}
 }
 
+// A tensor has a name however deep it is, and in a dict that contains itself, of which there is no value.
+func TestDeepObjectsOfPyTorch(t *testing.T) {
+	leak.Check(t)
+	one := tensorOf("FloatStorage", "0", 16, 0, []int64{1}, []int64{1})
+	for name, pickle := range map[string]string{
+		strings.Repeat("0.", 299) + "0": strings.Repeat("]", 300) + one + strings.Repeat("a", 300) + ".",
+		"t":                             "}q\x00(" + str("self") + "h\x00" + str("list") + "](h\x00h\x00e" + str("t") + one + "u.",
+	} {
+		f, err := Load(write1(t, pytorchFile(t, pickle)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if err := tensor.WithScope(func() error {
+			if names := f.Names(); !slices.Equal(names, []string{name}) {
+				t.Errorf("%q, want %q", names, name)
+			}
+			if _, err := f.Value(""); (err == nil) != (name != "t") || err != nil && !strings.Contains(err.Error(), "contains itself") {
+				t.Errorf("the value of %q: %v", name, err)
+			}
+			if _, err := f.Value(name); err != nil {
+				t.Error(err)
+			}
+			return f.Tensor(name).Err()
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The whole object has the name "" beside a tensor whose key is "".
+func TestEmptyKeysOfPyTorch(t *testing.T) {
+	leak.Check(t)
+	f, err := Load(write1(t, pytorchFile(t, "}("+str("")+tensorOf("FloatStorage", "0", 16, 0, []int64{1}, []int64{1})+str("k")+"K\x01u.")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := tensor.WithScope(func() error {
+		v, err := f.Value("")
+		if object, ok := v.(map[string]any); err != nil || !ok || len(object) != 2 || object["k"] != 1 {
+			t.Errorf("%v, %v", v, err)
+		}
+		return f.Tensor("").Err()
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
 // Protocol 2 has a call of bytes for empty bytes.
 func TestEmptyBytesOfPyTorch(t *testing.T) {
 	leak.Check(t)
@@ -201,7 +249,7 @@ func longNames() string {
 	for range 60 {
 		text += "}h\x00"
 	}
-	return text + "]" + strings.Repeat("s", 61) + "."
+	return text + tensorOf("FloatStorage", "0", 16, 0, []int64{1}, []int64{1}) + strings.Repeat("s", 61) + "."
 }
 
 // Values that are shared many times are not multiplied.

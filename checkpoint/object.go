@@ -29,15 +29,17 @@ type object struct {
 	tensor *stored
 }
 
-// maxDepth is the most levels of lists and dicts in each other.
-const maxDepth = 100
+// maxDepth is the most levels of lists and dicts in each other. Python writes up to 1,000.
+const maxDepth = 1000
 
 // newObjects names the tensors in root. use counts the memory for the names.
 func newObjects(f *File, root any, use func(n int) error, limit int64) (contents, error) {
 	o := &objects{file: f, root: root, limit: limit}
-	if err := o.collect("", root, 0, use); err != nil {
+	c := collector{use: use, within: map[any]bool{}}
+	if err := c.visit(root); err != nil {
 		return nil, err
 	}
+	o.entries = c.entries
 	slices.SortFunc(o.entries, func(a, b object) int { return strings.Compare(a.name, b.name) })
 	kept := o.entries[:0]
 	for _, e := range o.entries {
@@ -53,33 +55,61 @@ func newObjects(f *File, root any, use func(n int) error, limit int64) (contents
 	return o, nil
 }
 
-func (o *objects) collect(name string, v any, depth int, use func(n int) error) error {
-	if depth > maxDepth {
-		return malformed("it nests deeper than %d levels, or contains itself", maxDepth)
+// collector finds the tensors in an object.
+type collector struct {
+	use     func(n int) error // counts memory, and work as if a step took a byte
+	entries []object
+	keys    []string     // on the way to the value that is visited
+	within  map[any]bool // the dicts, lists and sets on the way
+}
+
+func (c *collector) visit(v any) error {
+	switch v := v.(type) {
+	case *stored:
+		return c.add(v)
+	case *pickle.Dict, *pickle.List, *pickle.Set:
+		if c.within[v] { // its tensors have shorter names
+			return nil
+		}
+		c.within[v] = true
+		defer delete(c.within, v)
 	}
-	if err := use(64 + 2*len(name) + 8*count(v)); err != nil {
+	if len(c.keys) > maxDepth {
+		return malformed("it nests deeper than %d levels", maxDepth)
+	}
+	if err := c.use(16 + count(v)); err != nil {
 		return err
 	}
-	if t, ok := v.(*stored); ok {
-		o.entries = append(o.entries, object{name, t})
-		return nil
-	}
-	return children(v, func(key string, child any) error {
-		if !container(child) {
-			if _, ok := child.(*stored); !ok {
-				return nil
-			}
-		}
-		return o.collect(join(name, key), child, depth+1, use)
+	return children(v, func(child any) bool {
+		_, is := child.(*stored)
+		return is || count(child) > 0
+	}, func(key string, child any) error {
+		c.keys = append(c.keys, key)
+		err := c.visit(child)
+		c.keys = c.keys[:len(c.keys)-1]
+		return err
 	})
 }
 
-func container(v any) bool {
-	switch v.(type) {
-	case *pickle.Dict, *pickle.List, *pickle.Set, pickle.Tuple:
-		return true
+// add adds a tensor under the name that the keys give.
+func (c *collector) add(t *stored) error {
+	n := 0
+	for _, key := range c.keys {
+		n += len(key) + 1
 	}
-	return false
+	if err := c.use(64 + 2*n); err != nil {
+		return err
+	}
+	var name strings.Builder
+	name.Grow(n)
+	for _, key := range c.keys {
+		if name.Len() > 0 {
+			name.WriteByte('.')
+		}
+		name.WriteString(key)
+	}
+	c.entries = append(c.entries, object{name.String(), t})
+	return nil
 }
 
 // count returns the number of elements of a container.
@@ -97,16 +127,9 @@ func count(v any) int {
 	return 0
 }
 
-func join(name, key string) string {
-	if name == "" {
-		return key
-	}
-	return name + "." + key
-}
-
-// children calls f for the elements of a dict, list, tuple or set, with their keys or numbers, but not for those
-// under keys that have no name.
-func children(v any, f func(key string, child any) error) error {
+// children calls f for those elements of a dict, list, tuple or set that wanted accepts, with their keys or numbers, but
+// not for those under keys that have no name.
+func children(v any, wanted func(child any) bool, f func(key string, child any) error) error {
 	var list []any
 	switch v := v.(type) {
 	case *pickle.Dict:
@@ -115,10 +138,10 @@ func children(v any, f func(key string, child any) error) error {
 			if err == errNoName {
 				continue
 			}
-			if err != nil {
-				return err
+			if err == nil && wanted(i.Value) {
+				err = f(key, i.Value)
 			}
-			if err := f(key, i.Value); err != nil {
+			if err != nil {
 				return err
 			}
 		}
@@ -131,6 +154,9 @@ func children(v any, f func(key string, child any) error) error {
 		list = v
 	}
 	for i, child := range list {
+		if !wanted(child) {
+			continue
+		}
 		if err := f(strconv.Itoa(i), child); err != nil {
 			return err
 		}
@@ -358,12 +384,11 @@ func shortened(err error) error {
 
 // value returns the object of that name as Go values.
 func (o *objects) value(name string) (any, error) {
-	v, ok := lookup(o.root, name, maxDepth)
-	if !ok {
-		return nil, errNoValue
-	}
-	if t, ok := o.find(name); ok {
+	v := o.root
+	if t, ok := o.find(name); ok && name != "" { // a tensor may have the key ""
 		v = t
+	} else if v, ok = lookup(o.root, name, maxDepth); !ok {
+		return nil, errNoValue
 	}
 	c := &converter{bases: newBases(o.file), left: o.limit}
 	defer c.bases.release()
@@ -389,10 +414,7 @@ func lookup(v any, name string, depth int) (found any, ok bool) {
 	if depth == 0 {
 		return nil, false
 	}
-	_ = children(v, func(key string, child any) error {
-		if ok {
-			return nil
-		}
+	_ = children(v, func(any) bool { return !ok }, func(key string, child any) error {
 		if rest, is := strings.CutPrefix(name, key); is && rest == "" {
 			found, ok = child, true
 		} else if is && rest[0] == '.' && key != "" {

@@ -127,6 +127,8 @@ func TestHostilePickles(t *testing.T) {
 		"escapes":                 "V\\u0041\n.",
 		"class by numbers":        "K\x01K\x01\x93.",
 		"a million lists":         long("]", 1_000_000, "."),
+		"three million lists":     long("]", 3_000_000, "."),
+		"valid: list of lists":    "]" + strings.Repeat("("+strings.Repeat("]", 1000)+"e", 1000) + ".",
 		"a million marks":         long("(", 1_000_000, "."),
 		"valid: a million tuples": ")" + long("\x85", 1_000_000, "."),
 		"a million copies":        "N" + long("2", 1_000_000, "."),

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"math/big"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -60,11 +61,11 @@ type Reader struct {
 	memo  []any
 }
 
-// The values of pickles may take ratio times the bytes that were read, and spareBytes. What picklers write takes up to 56
-// times: a list of empty lists.
+// The values of pickles may take ratio times the bytes that were read, and spareBytes. What picklers write takes up to 65
+// times: a list of empty lists, of a byte each if they are not in the memo.
 const (
 	ratio      = 64
-	spareBytes = 4 << 20
+	spareBytes = 8 << 20
 )
 
 // NewReader returns a Reader of the first size bytes of r.
@@ -72,7 +73,7 @@ func NewReader(r io.Reader, size int64) *Reader {
 	return &Reader{in: bufio.NewReader(r), left: size, size: size}
 }
 
-// Limit returns the most bytes that the values may take: 64 times the bytes that were read, and 4 MiB.
+// Limit returns the most bytes that the values may take: 64 times the bytes that were read, and 8 MiB.
 func (r *Reader) Limit() int64 {
 	return ratio*min(r.Offset(), math.MaxInt64/ratio-spareBytes) + spareBytes
 }
@@ -204,11 +205,21 @@ func (r *Reader) line() (string, error) {
 const (
 	slotBytes  = 32 // a slot of the stack, a list or the memo, or half an item of a dict
 	tupleBytes = 48
+	emptyBytes = 32 // a list, dict or set without its slots
 	boxBytes   = 16
 )
 
+// grown returns s with room for n more elements. It doubles s, so that a slice that grows takes at most 64 bytes an element
+// in all; append takes up to 100.
+func grown(s []any, n int) []any {
+	if cap(s)-len(s) < n {
+		s = slices.Grow(s, max(n, len(s)))
+	}
+	return s
+}
+
 func (r *Reader) push(v any) error {
-	r.stack = append(r.stack, v)
+	r.stack = append(grown(r.stack, 1), v)
 	if len(r.stack) <= r.most {
 		return nil
 	}
@@ -620,7 +631,7 @@ func (r *Reader) container(op byte) error {
 	case 0x85, 0x86, 0x87:
 		return r.tuple(int(op - 0x84))
 	case ']', '}', 0x8f:
-		if err := r.use(tupleBytes); err != nil {
+		if err := r.use(emptyBytes); err != nil {
 			return err
 		}
 		switch op {
@@ -681,7 +692,7 @@ func (r *Reader) many(op byte, values []any) error {
 		}
 		return r.fill(set, values)
 	}
-	if err := r.use(tupleBytes); err != nil {
+	if err := r.use(emptyBytes); err != nil {
 		return err
 	}
 	if err := r.fill(into, values); err != nil {
@@ -715,9 +726,9 @@ func (r *Reader) fill(into any, values []any) error {
 	}
 	switch into := into.(type) {
 	case *List:
-		into.Items = append(into.Items, values...)
+		into.Items = append(grown(into.Items, len(values)), values...)
 	case *Set:
-		into.Items = append(into.Items, values...)
+		into.Items = append(grown(into.Items, len(values)), values...)
 	case *Dict:
 		if len(values)%2 != 0 {
 			return malformed("a dict with a key without a value")
