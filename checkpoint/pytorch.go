@@ -498,27 +498,36 @@ func readPyTorch(f *File, a *archive) (contents, error) {
 		return nil, malformed("its numbers are %q-endian; only little-endian ones are supported", order)
 	}
 	data := a.members[a.root+"data.pkl"]
-	if data.compressed() || data.bytes() > maxPickle {
-		return nil, malformed("its pickle is compressed or has more than %d bytes; save it again with torch.save", maxPickle)
+	if data.compressed() {
+		return nil, malformed("its pickle is compressed; save it again with torch.save")
 	}
 	r, err := data.open()
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	p := newPickle(r, data.bytes())
-	p.find = func(key string) (*storage, error) {
+	return readObject(f, r, data.bytes(), func(key string) (*storage, error) {
 		m := a.members[a.root+"data/"+key]
 		if m == nil {
 			return nil, malformed("the storage %s is not in it", quoted(key))
 		}
 		return a.storage(m)
+	})
+}
+
+// readObject reads the pickle of an archive, which has size bytes, and the checksum after it. find returns the storage of
+// a key.
+func readObject(f *File, r io.Reader, size int64, find func(key string) (*storage, error)) (contents, error) {
+	if size > maxPickle {
+		return nil, malformed("its pickle has %d bytes; at most %d are read", size, maxPickle)
 	}
+	p := newPickle(r, size)
+	p.find = find
 	root, err := p.reader.Read()
 	if err != nil {
 		return nil, err
 	}
-	if p.reader.Offset() != data.bytes() {
+	if p.reader.Offset() != size {
 		return nil, malformed("unexpected data after its pickle")
 	}
 	// Reading up to the end checks the checksum.

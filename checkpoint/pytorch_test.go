@@ -1,6 +1,7 @@
 package checkpoint_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/internal/leak"
@@ -319,6 +321,73 @@ func TestPyTorchRoundTrip(t *testing.T) {
 		}
 		v, err := f.Value("values.ints")
 		if err != nil || !reflect.DeepEqual(v, map[int]any{-1: "a", 300: "b"}) {
+			t.Errorf("%v, %v", v, err)
+		}
+	})
+}
+
+// Load reads what SavePyTorch writes, also if it is mostly empty; a pickle that is too large is an error before the old file
+// is replaced.
+func TestSavePyTorchWritesWhatLoadReads(t *testing.T) {
+	leak.Check(t)
+	path := filepath.Join(t.TempDir(), "x.pt")
+	maps, lists := make([]map[string]int, 40_000), make([][]int, 1_000_000)
+	for name, object := range map[string]any{
+		"empty lists": make([][]int, 40_000), "many empty lists": map[string]any{"a long name of a list": lists}, "empty maps": maps,
+		"lists of nothing": make([][1]any, 200_000), "nil": make([]any, 300_000), "nested": [][][]int{make([][]int, 40_000)}, "states": make([]nn.State, 40_000),
+		"bytes": make([][]byte, 40_000), "strings": make([]string, 300_000),
+	} {
+		if err := checkpoint.SavePyTorch(path, object); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		f, err := checkpoint.Load(path)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := checkpoint.SavePyTorch(path, strings.Repeat("x", 257<<20)); err == nil || !strings.Contains(err.Error(), "at most 268435456 are read") {
+		t.Errorf("a pickle of 257 MiB: %v", err)
+	}
+	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("the old file has changed: %v", err)
+	}
+}
+
+// The time of SavePyTorch does not grow with the square of the number of tensors.
+func TestSavePyTorchOfManyTensors(t *testing.T) {
+	leak.Check(t)
+	path := filepath.Join(t.TempDir(), "x.pt")
+	scoped(t, func() {
+		scalars := make([]*tensor.Tensor, 12_000)
+		for i := range scalars {
+			scalars[i] = tensor.FromScalar(float64(i))
+		}
+		scalars = append(scalars, scalars[:10]...)
+		scalars = append(scalars, tensor.Zeros([]int{0}), tensor.Zeros([]int{0}))
+		begin := time.Now()
+		if err := checkpoint.SavePyTorch(path, scalars); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begin); took > 40*time.Second {
+			t.Errorf("%d tensors took %v", len(scalars), took)
+		}
+		all, err := open(t, path).Tensors()
+		if err != nil || len(all) != len(scalars) {
+			t.Fatalf("%d tensors, %v", len(all), err)
+		}
+		if !all["0"].SharesStorage(all["12000"]) || all["0"].SharesStorage(all["1"]) {
+			t.Error("the storages are not those of the tensors")
+		}
+		if v, err := all["11999"].Item(); err != nil || v != 11999 {
 			t.Errorf("%v, %v", v, err)
 		}
 	})

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"archive/zip"
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/pickle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/nn"
@@ -35,7 +37,8 @@ import (
 //
 // The object consists of tensors; nn.State and maps to tensors, which become an OrderedDict; optim.State; maps with
 // strings or integers as keys (a dict); slices and arrays (a list); integers, floats, complex128, bools, strings, []byte
-// (bytes) and nil (None). Anything else is an error.
+// (bytes) and nil (None). Anything else is an error, and so is an object whose pickle, which holds everything but the
+// tensors' elements, has more than 256 MiB.
 //
 // Tensors that share a storage here share it in Python, if they have the same dtype; tensors that are views of a larger
 // storage on their own are written without the rest of it. Tensors of all devices are written as tensors of the CPU that
@@ -44,7 +47,7 @@ import (
 func SavePyTorch(path string, object any) error {
 	const op = "SavePyTorch"
 	return saved(op, tensor.WithScope(func() error {
-		s := &pytorchSaver{prepared: map[*tensor.Tensor]*tensor.Tensor{}, number: map[*tensor.Tensor]int{}, bySize: map[int][]int{}}
+		s := &pytorchSaver{prepared: map[*tensor.Tensor]*tensor.Tensor{}, number: map[*tensor.Tensor]int{}, byData: map[savedData]int{}}
 		// The first pass finds the storages that several tensors share.
 		for range 2 {
 			s.pickle = pickle.NewWriter()
@@ -52,6 +55,9 @@ func SavePyTorch(path string, object any) error {
 				return err
 			}
 			s.second = true
+		}
+		if err := s.check(); err != nil {
+			return fmt.Errorf("the object could not be read again: %w", err)
 		}
 		return replace(path, s.archive)
 	}))
@@ -63,8 +69,15 @@ type pytorchSaver struct {
 	second   bool                              // the storages are complete
 	prepared map[*tensor.Tensor]*tensor.Tensor // what is written for a tensor: without a graph, resolved
 	storages []*savedStorage
-	bySize   map[int][]int          // indexes in storages, by the size of the storage
+	byData   map[savedData]int      // index in storages
 	number   map[*tensor.Tensor]int // index in storages, by prepared tensor
+}
+
+// savedData is the memory of a storage, and the dtype as which it is written.
+type savedData struct {
+	device tensor.Device
+	data   uint64
+	dtype  tensor.DType
 }
 
 // savedStorage is a storage of the file.
@@ -335,18 +348,31 @@ func (s *pytorchSaver) prepare(t *tensor.Tensor) error {
 		return x.Err()
 	}
 	s.prepared[t] = x
-	size := x.StorageBytes()
-	for _, i := range s.bySize[size] {
-		if have := s.storages[i]; have.of.DType() == x.DType() && have.of.SharesStorage(x) {
-			have.shared = true
-			s.number[x] = i
-			return nil
-		}
+	key := savedData{device: x.Device(), dtype: x.DType()}
+	key.data, _ = handle.Storage(x)
+	if i, ok := s.byData[key]; ok && key.data != 0 {
+		s.storages[i].shared = true
+		s.number[x] = i
+		return nil
 	}
+	s.byData[key] = len(s.storages)
 	s.number[x] = len(s.storages)
-	s.bySize[size] = append(s.bySize[size], len(s.storages))
 	s.storages = append(s.storages, &savedStorage{of: x})
 	return nil
+}
+
+// check reads the pickle as Load will.
+func (s *pytorchSaver) check() error {
+	object := s.pickle.Bytes()
+	_, err := readObject(nil, bytes.NewReader(object), int64(len(object)), func(key string) (*storage, error) {
+		i, err := strconv.Atoi(key)
+		if err != nil {
+			return nil, err
+		}
+		of := s.storages[i]
+		return &storage{key: key, bytes: int64(of.count() * of.of.DType().Size()), known: true}, nil
+	})
+	return err
 }
 
 // alignment is that of the storages in the file.
