@@ -48,11 +48,15 @@ type contents interface {
 	has(name string) bool
 	// tensor returns errNoTensor if there is none of that name.
 	tensor(name string) (*tensor.Tensor, error)
-	tensors() (map[string]*tensor.Tensor, error)
+	// tensors adds each tensor whose name accept accepts, or its error, until add returns an error, which it returns.
+	tensors(accept func(name string) bool, add adder) error
 	// value returns errNoValue if there is none of that name.
 	value(name string) (any, error)
 	close() error
 }
+
+// adder takes a tensor of a file, or why there is none.
+type adder func(name string, t *tensor.Tensor, err error) error
 
 // Option is an option of Load.
 type Option func(*settings)
@@ -263,16 +267,7 @@ func (f *File) Tensor(name string) *tensor.Tensor {
 	if !f.opened() {
 		return tensor.Failed(notOpened("Tensor"))
 	}
-	var t *tensor.Tensor
-	var err error
-	if e, ok := f.header.find(name); ok {
-		t, err = f.open(e)
-	} else {
-		err = errNoTensor
-		if f.other != nil {
-			t, err = f.other.tensor(name)
-		}
-	}
+	t, err := f.tensor(name)
 	switch {
 	case err == errNoTensor:
 		return tensor.Failed(fmt.Errorf("linstock: checkpoint: %s has no tensor %s", f.path, quoted(name)))
@@ -280,6 +275,35 @@ func (f *File) Tensor(name string) *tensor.Tensor {
 		return tensor.Failed(fmt.Errorf("linstock: checkpoint: %s: tensor %s: %w", f.path, quoted(name), err))
 	}
 	return t
+}
+
+// tensor is Tensor with errors that do not name the file and the tensor. It returns errNoTensor if there is none of that
+// name.
+func (f *File) tensor(name string) (*tensor.Tensor, error) {
+	if e, ok := f.header.find(name); ok {
+		return f.open(e)
+	}
+	if f.other != nil {
+		return f.other.tensor(name)
+	}
+	return nil, errNoTensor
+}
+
+// each is tensors of contents for any file.
+func (f *File) each(accept func(name string) bool, add adder) error {
+	if f.other != nil {
+		return f.other.tensors(accept, add)
+	}
+	for _, name := range f.Names() {
+		if !accept(name) {
+			continue
+		}
+		t, err := f.tensor(name)
+		if err := add(name, t, err); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Value returns an object of a PyTorch file by its name, which is formed as that of a tensor is; "" is the whole object.
@@ -424,23 +448,19 @@ func (f *File) Tensors() (map[string]*tensor.Tensor, error) {
 	if !f.opened() {
 		return nil, notOpened("Tensors")
 	}
-	if f.other != nil {
-		all, err := f.other.tensors()
+	all := map[string]*tensor.Tensor{}
+	err := f.each(func(string) bool { return true }, func(name string, t *tensor.Tensor, err error) error {
 		if err != nil {
-			return nil, fmt.Errorf("linstock: checkpoint: %s: %w", f.path, err)
-		}
-		return all, nil
-	}
-	all := make(map[string]*tensor.Tensor, len(f.header.entries))
-	for _, name := range f.Names() {
-		t := f.Tensor(name)
-		if err := t.Err(); err != nil {
-			for _, t := range all {
-				t.Release()
-			}
-			return nil, err
+			return fmt.Errorf("linstock: checkpoint: %s: tensor %s: %w", f.path, quoted(name), err)
 		}
 		all[name] = t
+		return nil
+	})
+	if err != nil {
+		for _, t := range all {
+			t.Release()
+		}
+		return nil, err
 	}
 	return all, nil
 }

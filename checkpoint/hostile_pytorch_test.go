@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -270,6 +271,72 @@ func TestHostileValuesOfPyTorch(t *testing.T) {
 		if err := tensor.WithScope(func() error { return touch(path) }); (err == nil) != (name == "good") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// Views of one storage that are copies share one copy if they are loaded together, and are copies of their part if not. Of a
+// view of bools the bytes between its elements' first and last count, not those of the whole storage.
+func TestCopiedViewsOfPyTorch(t *testing.T) {
+	leak.Check(t)
+	view := func(offset, n int64) string { return tensorOf("BoolStorage", "0", 64, offset, []int64{n}, []int64{1}) }
+	bits := strings.Repeat("\x01\x00", 31) + "\x02\x01"
+	path := write1(t, archiveFile(t, "a/data.pkl", "}("+str("a")+view(1, 10)+str("b")+view(4, 58)+str("c")+view(63, 1)+str("d")+view(60, 3)+"u.", "a/data/0", bits))
+	for _, mapped := range []bool{true, false} {
+		f, err := Load(path, Mapped(mapped))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tensor.WithScope(func() error {
+			together := map[string]*tensor.Tensor{}
+			if err := f.collected("", func(name string, x *tensor.Tensor, err error) error {
+				if (err == nil) != (name != "d") {
+					t.Errorf("%s: %v", name, err)
+				}
+				together[name] = x
+				return nil
+			}); err != nil {
+				return err
+			}
+			a, c := together["a"], together["c"]
+			if !a.SharesStorage(c) || a.StorageBytes() != 64 {
+				t.Errorf("views that are loaded together have storages of %d and %d bytes", a.StorageBytes(), c.StorageBytes())
+			}
+			for name, n := range map[string]int{"a": 10, "b": 58, "c": 1} {
+				x := f.Tensor(name)
+				if same, err := x.Equal(together[name]); err != nil || !same || x.StorageBytes() != n {
+					t.Errorf("%s: equal %t, a storage of %d bytes, %v", name, same, x.StorageBytes(), err)
+				}
+			}
+			for _, err := range []error{f.Tensor("d").Err(), func() error { _, err := f.Tensors(); return err }()} {
+				if !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), `"d"`) || !strings.Contains(err.Error(), "a bool is 2") {
+					t.Error(err)
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A tensor that cannot be used is an error of LoadModel only if the model needs it.
+func TestLoadModelBesideUnusableTensors(t *testing.T) {
+	leak.Check(t)
+	one := tensorOf("FloatStorage", "0", 16, 0, []int64{1, 1}, []int64{1, 1})
+	sparse := "ctorch._utils\n_rebuild_sparse_tensor\n)R"
+	m := nn.NewLinear(1, 1, nn.NoBias())
+	defer nn.Release(m)
+	path := write1(t, pytorchFile(t, "}("+str("weight")+one+str("other")+sparse+str("x.y")+one+str("x")+"}"+str("y")+one+"su."))
+	if err := LoadModel(path, m, nn.Strict(false)); err != nil {
+		t.Error(err)
+	}
+	path = write1(t, pytorchFile(t, "}("+str("weight")+sparse+"u."))
+	err := LoadModel(path, m)
+	if err == nil || !strings.Contains(err.Error(), "weight: sparse tensors cannot be loaded") || strings.Count(err.Error(), path) != 1 {
+		t.Error(err)
 	}
 }
 

@@ -209,34 +209,35 @@ func (o *objects) tensor(name string) (*tensor.Tensor, error) {
 	if !ok {
 		return nil, errNoTensor
 	}
-	b := newBases(o.file)
+	b := newBases(o.file, false)
 	defer b.release()
 	return b.tensor(t)
 }
 
-func (o *objects) tensors() (map[string]*tensor.Tensor, error) {
-	b := newBases(o.file)
+func (o *objects) tensors(accept func(name string) bool, add adder) error {
+	b := newBases(o.file, true)
 	defer b.release()
-	all := make(map[string]*tensor.Tensor, len(o.entries))
 	for _, e := range o.entries {
-		t, err := b.tensor(e.tensor)
-		if err != nil {
-			for _, t := range all {
-				t.Release()
-			}
-			return nil, fmt.Errorf("tensor %s: %w", quoted(e.name), err)
+		if !accept(e.name) {
+			continue
 		}
-		all[e.name] = t
+		t, err := b.tensor(e.tensor)
+		if err := add(e.name, t, err); err != nil {
+			return err
+		}
 	}
-	return all, nil
+	return nil
 }
 
 func (o *objects) close() error { return nil }
 
-// bases are the storages that tensors share, as flat tensors of bytes.
+// bases are the storages of tensors.
 type bases struct {
 	file *File
-	of   map[baseKey]*tensor.Tensor
+	// whole sets whether all of a storage is copied where it is not mapped, for tensors that share it, rather than the
+	// part of one tensor.
+	whole bool
+	of    map[baseKey]*base
 }
 
 // baseKey is a storage, and whether it is a copy.
@@ -245,11 +246,18 @@ type baseKey struct {
 	copied, bools bool
 }
 
-func newBases(f *File) *bases { return &bases{f, map[baseKey]*tensor.Tensor{}} }
+// base is a storage, or a part of it, as a flat tensor of bytes.
+type base struct {
+	bytes *tensor.Tensor
+	from  int64 // of the storage
+	large bool  // a byte of a copy is neither 0 nor 1
+}
+
+func newBases(f *File, whole bool) *bases { return &bases{f, whole, map[baseKey]*base{}} }
 
 func (b *bases) release() {
-	for _, t := range b.of {
-		t.Release()
+	for _, of := range b.of {
+		of.bytes.Release()
 	}
 }
 
@@ -261,15 +269,21 @@ func (b *bases) tensor(t *stored) (*tensor.Tensor, error) {
 	if slices.Contains(t.shape, 0) {
 		return resultOf(tensor.Empty(t.shape, t.element.dtype))
 	}
-	base, err := b.base(t)
+	of, err := b.base(t)
 	if err != nil {
 		return nil, err
 	}
+	from, to := t.span()
+	first, n := int(from-of.from), int(to-from)
+	if of.large && t.element.dtype == tensor.Bool { // perhaps in another part of the storage
+		if err := checkBoolsOf(of.bytes, first, n); err != nil {
+			return nil, err
+		}
+	}
 	return resultOf(tensor.Tidy(func() *tensor.Tensor {
 		size := int(t.element.bytes)
-		n := (base.Numel() - int(t.begin)) / size * size
-		x := base.Narrow(0, int(t.begin), n).ViewDType(t.element.dtype)
-		x = x.AsStrided(t.shape, t.stride, tensor.StorageOffset(x.StorageOffset()+t.offset))
+		x := of.bytes.Narrow(0, first, (of.bytes.Numel()-first)/size*size).ViewDType(t.element.dtype)
+		x = x.AsStrided(t.shape, t.stride, tensor.StorageOffset(x.StorageOffset()))
 		if t.conj {
 			x = x.Conj()
 		}
@@ -278,6 +292,16 @@ func (b *bases) tensor(t *stored) (*tensor.Tensor, error) {
 		}
 		return x
 	}))
+}
+
+func checkBoolsOf(bytes *tensor.Tensor, first, n int) error {
+	part := bytes.Narrow(0, first, n)
+	defer part.Release()
+	data, err := tensor.Data[uint8](part)
+	if err != nil {
+		return err
+	}
+	return checkBools(data)
 }
 
 func resultOf(t *tensor.Tensor) (*tensor.Tensor, error) {
@@ -289,7 +313,7 @@ func resultOf(t *tensor.Tensor) (*tensor.Tensor, error) {
 
 // base returns the bytes of a tensor's storage: the mapped pages, or a copy where the file is not mapped, the storage
 // is compressed or not aligned, or the tensor is of bools.
-func (b *bases) base(t *stored) (*tensor.Tensor, error) {
+func (b *bases) base(t *stored) (*base, error) {
 	s := t.storage
 	m, err := b.file.pages()
 	if err != nil {
@@ -302,73 +326,77 @@ func (b *bases) base(t *stored) (*tensor.Tensor, error) {
 		start := uintptr(unsafe.Pointer(unsafe.SliceData(m.data))) + uintptr(s.begin) + uintptr(t.begin)
 		key.copied = start%uintptr(min(t.element.bytes, 8)) != 0 || t.begin%t.element.bytes != 0
 	}
-	base := b.of[key]
+	of := b.of[key]
 	switch {
-	case base != nil:
+	case of != nil:
 	case key.copied:
-		base = tensor.Tidy(func() *tensor.Tensor {
+		from, to := int64(0), s.bytes
+		if !b.whole {
+			from, to = t.span()
+		}
+		of = &base{from: from}
+		of.bytes = tensor.Tidy(func() *tensor.Tensor {
 			var all *tensor.Tensor
-			all, err = b.file.readStorage(s, key.bools)
+			all, of.large, err = b.file.readStorage(s, from, to)
 			return all
 		})
 	default:
 		m.users.Add(1)
-		base = tensor.FromMapped(tensor.Uint8, []int{int(s.bytes)}, m.data[s.begin:s.begin+s.bytes:s.begin+s.bytes], m.release)
+		of = &base{bytes: tensor.FromMapped(tensor.Uint8, []int{int(s.bytes)}, m.data[s.begin:s.begin+s.bytes:s.begin+s.bytes], m.release)}
 	}
 	if m != nil {
 		m.release()
 	}
 	if err == nil {
-		err = base.Err()
+		err = of.bytes.Err()
 	}
 	if err != nil {
 		return nil, err
 	}
-	b.of[key] = base
-	return base, nil
+	b.of[key] = of
+	return of, nil
 }
 
-// readStorage reads a storage into memory that libtorch allocates.
-func (f *File) readStorage(s *storage, bools bool) (*tensor.Tensor, error) {
-	var r io.Reader = io.NewSectionReader(f.file, s.begin, s.bytes)
+// readStorage reads the bytes of a storage from one to another into memory that libtorch allocates. large reports whether
+// one is neither 0 nor 1.
+func (f *File) readStorage(s *storage, from, to int64) (all *tensor.Tensor, large bool, err error) {
+	var r io.Reader = io.NewSectionReader(f.file, s.begin+from, to-from)
 	if s.member != nil {
 		c, err := s.member.open()
 		if err != nil {
-			return nil, shortened(err)
+			return nil, false, shortened(err)
 		}
 		defer c.Close()
 		r = c
-		if s.skip > 0 {
-			if _, err := io.CopyN(io.Discard, r, s.skip); err != nil {
-				return nil, shortened(err)
+		if skip := s.skip + from; skip > 0 {
+			if _, err := io.CopyN(io.Discard, r, skip); err != nil {
+				return nil, false, shortened(err)
 			}
 		}
 	}
-	all := tensor.Empty([]int{int(s.bytes)}, tensor.Uint8)
-	piece := make([]byte, min(s.bytes, pieceBytes))
-	for at := 0; at < int(s.bytes); at += len(piece) {
-		piece = piece[:min(len(piece), int(s.bytes)-at)]
-		_, err := io.ReadFull(r, piece)
-		if err == nil && bools {
-			err = checkBools(piece)
+	n := int(to - from)
+	all = tensor.Empty([]int{n}, tensor.Uint8)
+	piece := make([]byte, min(n, pieceBytes))
+	for at := 0; at < n; at += len(piece) {
+		piece = piece[:min(len(piece), n-at)]
+		if _, err := io.ReadFull(r, piece); err != nil {
+			return nil, false, shortened(err)
 		}
-		if err != nil {
-			return nil, shortened(err)
-		}
+		large = large || checkBools(piece) != nil
 		from, to := tensor.FromSlice(piece, nil), all.Narrow(0, at, len(piece))
-		err = to.Copy_(from).Err()
+		err := to.Copy_(from).Err()
 		from.Release()
 		to.Release()
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	if s.member != nil { // reading up to the end checks the checksum
 		if _, err := io.Copy(io.Discard, r); err != nil {
-			return nil, malformed("the member %s: %v", quoted(s.member.Name), err)
+			return nil, false, malformed("the member %s: %v", quoted(s.member.Name), err)
 		}
 	}
-	return all, nil
+	return all, large, nil
 }
 
 // shortened names the usual cause of a file that ends too early.
@@ -390,7 +418,8 @@ func (o *objects) value(name string) (any, error) {
 	} else if v, ok = lookup(o.root, name, maxDepth); !ok {
 		return nil, errNoValue
 	}
-	c := &converter{bases: newBases(o.file), left: o.limit}
+	_, one := v.(*stored)
+	c := &converter{bases: newBases(o.file, !one), left: o.limit}
 	defer c.bases.release()
 	out, err := c.value(v, 0)
 	if err != nil {

@@ -490,6 +490,16 @@ func (t *stored) check(bytes int64) error {
 	return nil
 }
 
+// span returns the bytes of the storage from the first element of t, which check has checked and which is not empty, to the
+// end of the last.
+func (t *stored) span() (from, to int64) {
+	last := int64(t.offset)
+	for i, n := range t.shape {
+		last += int64(n-1) * int64(t.stride[i])
+	}
+	return t.begin + int64(t.offset)*t.element.bytes, t.begin + (last+1)*t.element.bytes
+}
+
 // readPyTorch reads a zip archive of torch.save.
 func readPyTorch(f *File, a *archive) (contents, error) {
 	if order, err := a.text(a.root + "byteorder"); err != nil {

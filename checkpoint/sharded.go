@@ -132,22 +132,27 @@ func (s *shards) tensor(name string) (*tensor.Tensor, error) {
 	if f == nil {
 		return nil, errNoTensor
 	}
-	return resultOf(f.Tensor(name))
+	t, err := f.tensor(name)
+	return t, f.inShard(err)
 }
 
-func (s *shards) tensors() (map[string]*tensor.Tensor, error) {
-	all := make(map[string]*tensor.Tensor, len(s.files))
-	for name := range s.files {
-		t, err := s.tensor(name)
-		if err != nil {
-			for _, t := range all {
-				t.Release()
-			}
-			return nil, err
-		}
-		all[name] = t
+// inShard adds the name of a file of an index to an error.
+func (f *File) inShard(err error) error {
+	if err == nil {
+		return nil
 	}
-	return all, nil
+	return fmt.Errorf("the file %s: %w", quoted(filepath.Base(f.path)), err)
+}
+
+func (s *shards) tensors(accept func(name string) bool, add adder) error {
+	for _, f := range s.all {
+		err := f.each(func(name string) bool { return s.files[name] == f && accept(name) },
+			func(name string, t *tensor.Tensor, err error) error { return add(name, t, f.inShard(err)) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *shards) value(name string) (any, error) {

@@ -211,7 +211,14 @@ func (f *File) loadGenerators() error {
 			}
 		}
 	}
-	return tensor.SetRNGState(f.Tensor(rngName))
+	state, err := f.tensor(rngName)
+	if err == errNoTensor {
+		err = errors.New("it is not in the file")
+	}
+	if err != nil {
+		return fmt.Errorf("tensor %s: %w", quoted(rngName), err)
+	}
+	return tensor.SetRNGState(state)
 }
 
 // checkWhole returns an error if the model cannot be saved by this process alone.
@@ -261,6 +268,8 @@ func SaveModel(path string, model any) error {
 // LoadModel sets a model's parameters and buffers to those of a file written by SaveModel, SaveTraining, or any
 // other program that uses the model's names, such as Python's safetensors.torch.save_file(model.state_dict(),
 // path).
+//
+// A tensor of the file that cannot be used is an error if the model needs it.
 //
 // It maps the file while it copies the tensors. To read the file instead (see [File]), use Load with
 // Mapped(false) and nn.LoadStateDict.
@@ -387,24 +396,31 @@ func (f *File) loadOptimizer(opt *optim.Optimizer) error {
 
 // collect returns the tensors whose names begin with prefix, under their names without it.
 func (f *File) collect(prefix string, to map[string]*tensor.Tensor) error {
-	for _, name := range f.Names() {
-		short, ok := strings.CutPrefix(name, prefix)
-		if !ok {
-			continue
+	return f.collected(prefix, func(name string, t *tensor.Tensor, err error) error {
+		if err != nil {
+			return fmt.Errorf("tensor %s: %w", quoted(prefix+name), err)
 		}
-		x := f.Tensor(name)
-		if err := x.Err(); err != nil {
-			return err
-		}
-		to[short] = x
-	}
-	return nil
+		to[name] = t
+		return nil
+	})
+}
+
+// collected adds the tensors whose names begin with prefix, under their names without it.
+func (f *File) collected(prefix string, add adder) error {
+	return f.each(func(name string) bool { return strings.HasPrefix(name, prefix) }, func(name string, t *tensor.Tensor, err error) error {
+		return add(name[len(prefix):], t, err)
+	})
 }
 
 func (f *File) loadModel(model any, prefix string, opts ...nn.LoadOption) error {
 	state := map[string]*tensor.Tensor{}
-	if err := f.collect(prefix, state); err != nil {
-		return err
-	}
+	_ = f.collected(prefix, func(name string, t *tensor.Tensor, err error) error {
+		if err != nil { // LoadStateDict reports it if the model needs the tensor
+			t = tensor.Failed(err)
+			_ = t.Err()
+		}
+		state[name] = t
+		return nil
+	})
 	return nn.LoadStateDict(model, state, opts...)
 }
