@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -40,6 +41,7 @@ type File struct {
 	mu      sync.Mutex
 	closed  bool
 	mapping *mapping // nil if the file is not mapped or was closed
+	dropped runtime.Cleanup
 }
 
 // contents is what a file of another format than safetensors contains.
@@ -158,9 +160,22 @@ func loadSafetensors(f *os.File, size int64, s settings) (*File, error) {
 		return nil, err
 	}
 	if s.mapped {
-		file.mapping, err = newMapping(f, size, file.dataAt)
+		err = file.mapPages()
 	}
 	return file, err
+}
+
+// mapPages maps the file. The pages are released by Close, or when f is unreachable.
+func (f *File) mapPages() error {
+	m, err := newMapping(f.file, f.size, f.dataAt)
+	if errors.Is(err, syscall.ENOMEM) && vram.Collect() == nil { // a File that is unreachable is mapped
+		m, err = newMapping(f.file, f.size, f.dataAt)
+	}
+	if m != nil {
+		f.mapping = m
+		f.dropped = runtime.AddCleanup(f, (*mapping).release, m)
+	}
+	return err
 }
 
 // loadOther opens a file of another format than safetensors. It returns nil if the file is none.
@@ -198,7 +213,7 @@ func loadOther(f *os.File, size int64, s settings) (*File, error) {
 		return nil, nil
 	}
 	if _, several := file.other.(*shards); s.mapped && !several {
-		file.mapping, err = newMapping(f, size, 0)
+		err = file.mapPages()
 	}
 	return file, err
 }
@@ -478,6 +493,7 @@ func (f *File) Close() error {
 		return nil
 	}
 	if m != nil {
+		f.dropped.Stop() // before the last use of f: it has no effect on what is unreachable
 		m.release()
 	}
 	err := f.file.Close()
