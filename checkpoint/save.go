@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -28,9 +30,12 @@ import (
 // programs see either the old file or the complete new one, also after a crash: Save writes the new file beside
 // the old one, syncs and renames it. If path is a symbolic link, the file that it leads to is replaced; a path that leads
 // to a device or a pipe is an error. If the process is killed meanwhile, a file named .NAME and a number is
-// left, which the next Save to the same path removes (on Unix). The same tensors give the same bytes. Tensors
-// may be on any device and have any strides. They are written in row-major order, and each in full if several
-// share storage.
+// left (of a NAME of more than 235 bytes its beginning and a hash), which the next Save to the same path removes (on Unix).
+// The same tensors give the same bytes. Tensors may be on any device and have any strides. They are written in row-major
+// order, and each in full if several share storage.
+//
+// Save leaves other files alone, also an older model.safetensors.index.json beside a new model.safetensors, which another
+// loader may prefer.
 //
 // The format has no complex128 and complex32. Names and metadata may take 100 MB together, metadata may have
 // 16,384 entries, and a file may hold 131,072 tensors, or more if they have at least 64 bytes on average.
@@ -160,7 +165,7 @@ func replace(path string, write func(io.Writer) error) error {
 		return err
 	}
 	defer p.discard()
-	if err := p.file.CloseAtomicallyReplace(); err != nil {
+	if err := p.replace(); err != nil {
 		return err
 	}
 	return syncdir.Sync(p.dir)
@@ -168,15 +173,32 @@ func replace(path string, write func(io.Writer) error) error {
 
 // staged is a complete file beside the one that it is to replace.
 type staged struct {
-	file    *renameio.PendingFile
-	dir     string
-	release func()
+	file      *renameio.PendingFile
+	dir, path string
+	replaced  bool
+	release   func()
 }
 
 // discard removes the file unless it has replaced the other.
 func (s *staged) discard() {
-	_ = s.file.Cleanup()
+	if !s.replaced {
+		_ = s.file.Cleanup()
+	}
 	s.release()
+}
+
+// replace puts the file in the place of the other. The method of the file would rename it to the path from which the name
+// of the pending file was made.
+func (s *staged) replace() error {
+	if err := s.file.Sync(); err != nil {
+		return err
+	}
+	if err := s.file.File.Close(); err != nil {
+		return err
+	}
+	err := os.Rename(s.file.Name(), s.path)
+	s.replaced = err == nil
+	return err
 }
 
 // stage writes the file that is to replace the one at path. The caller discards it.
@@ -184,9 +206,9 @@ func stage(path string, write func(io.Writer) error) (s *staged, err error) {
 	if path, err = regular.Destination(path); err != nil {
 		return nil, err
 	}
-	s = &staged{dir: filepath.Dir(path)}
+	s = &staged{dir: filepath.Dir(path), path: path}
 	removeAbandoned(path)
-	if s.file, s.release, err = pendingFile(s.dir, path); err != nil {
+	if s.file, s.release, err = pendingFile(path); err != nil {
 		return nil, err
 	}
 	w := bufio.NewWriterSize(s.file, 1<<20)
@@ -200,11 +222,34 @@ func stage(path string, write func(io.Writer) error) (s *staged, err error) {
 	return s, nil
 }
 
+// maxBase is the length of the longest name before the number of 19 digits in the name of a pending file.
+const maxBase = 255 - len(".") - 19
+
+// pendingBase returns what the names of the pending files for path have between the dot and the number: the file's name, or
+// its beginning and a hash if it is too long.
+func pendingBase(path string) string {
+	base := filepath.Base(path)
+	if len(base) <= maxBase {
+		return base
+	}
+	sum := sha256.Sum256([]byte(base))
+	hash := fmt.Sprintf("-%x-", sum[:8])
+	return strings.ToValidUTF8(base[:maxBase-len(hash)], "") + hash
+}
+
 // pendingFile creates the file beside path that will replace it, and claims it until release is called, so that
 // another Save does not remove it as abandoned.
-func pendingFile(dir, path string) (file *renameio.PendingFile, release func(), err error) {
+func pendingFile(path string) (file *renameio.PendingFile, release func(), err error) {
+	mode := renameio.WithPermissions(0o666)
+	switch info, err := os.Lstat(path); {
+	case err == nil:
+		mode = renameio.WithStaticPermissions(info.Mode().Perm())
+	case !errors.Is(err, os.ErrNotExist):
+		return nil, nil, err
+	}
+	dir := filepath.Dir(path)
 	for {
-		file, err = renameio.NewPendingFile(path, renameio.WithTempDir(dir), renameio.WithPermissions(0o666), renameio.WithExistingPermissions())
+		file, err = renameio.NewPendingFile(filepath.Join(dir, pendingBase(path)), renameio.WithTempDir(dir), mode)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -220,7 +265,7 @@ func pendingFile(dir, path string) (file *renameio.PendingFile, release func(), 
 // removeAbandoned removes the pending files of processes that were killed while they saved to path: those that
 // no process has claimed.
 func removeAbandoned(path string) {
-	dir, prefix := filepath.Dir(path), "."+filepath.Base(path)
+	dir, prefix := filepath.Dir(path), "."+pendingBase(path)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return // pendingFile will return the error

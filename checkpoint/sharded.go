@@ -264,7 +264,7 @@ func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[str
 			err = syncdir.Sync(f.dir)
 		}
 		if err == nil {
-			err = f.file.CloseAtomicallyReplace()
+			err = f.replace()
 		}
 		if err != nil {
 			return saved(op, err)
