@@ -172,7 +172,7 @@ func (s *shards) close() error {
 }
 
 // SaveSharded writes tensors to several safetensors files of at most maxBytes bytes of data each (a larger tensor has a
-// file of its own), and the index of these files, which Load, LoadModel and the libraries of Hugging Face open:
+// file of its own; at most 4096 files), and the index of these files, which Load, LoadModel and the libraries of Hugging Face open:
 //
 //	DIR/model-00001-of-00003.safetensors
 //	…
@@ -183,16 +183,14 @@ func (s *shards) close() error {
 // because the disk is full, the old ones are there unchanged. When the index is there, the files
 // model-XXXXX-of-YYYYY.safetensors that it does not list, of an earlier SaveSharded, are removed; a crash can leave them until
 // the next SaveSharded. If the numbers of files are equal, the new files replace those that the old index lists a moment
-// before the new index is there: save to another directory to keep both.
+// before the new index is there: save to another directory to keep both. An older model.safetensors in DIR is left, and
+// Hugging Face's libraries load it instead of the index: remove it.
 //
 // Python: huggingface_hub.save_torch_state_dict.
 func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[string]string, maxBytes int64) error {
 	const op = "SaveSharded"
 	if maxBytes < 1 {
 		return saved(op, fmt.Errorf("maxBytes must be at least 1, got %d", maxBytes))
-	}
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return saved(op, err)
 	}
 	all := make(map[string]content, len(tensors))
 	for name, t := range tensors {
@@ -212,6 +210,12 @@ func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[str
 		}
 		left -= n
 		parts[len(parts)-1][name] = all[name]
+	}
+	if len(parts) > maxShards {
+		return saved(op, fmt.Errorf("the tensors would take %d files of %d bytes, and an index may list %d; use a larger maxBytes", len(parts), maxBytes, maxShards))
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return saved(op, err)
 	}
 	i := struct {
 		Metadata  map[string]any    `json:"metadata"`

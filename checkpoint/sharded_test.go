@@ -2,6 +2,7 @@ package checkpoint_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -142,6 +143,25 @@ func TestShardedLongMetadata(t *testing.T) {
 	})
 	if err := touchFile(t, `{"a": "`+long["a"]+`"}`); !errors.Is(err, checkpoint.ErrFormat) || !strings.Contains(err.Error(), "it is JSON text") {
 		t.Errorf("other JSON: %v", err)
+	}
+}
+
+// TestTooManyShards tests that SaveSharded writes nothing if the index would list more files than Load opens.
+func TestTooManyShards(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "new")
+	scoped(t, func() {
+		x := tensor.Ones([]int{4})
+		all := map[string]*tensor.Tensor{}
+		for i := range 4097 {
+			all[fmt.Sprint(i)] = x
+		}
+		if err := checkpoint.SaveSharded(dir, all, nil, 16); err == nil || !strings.Contains(err.Error(), "4097 files") {
+			t.Error(err)
+		}
+	})
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory was made: %v", err)
 	}
 }
 
