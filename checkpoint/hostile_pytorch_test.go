@@ -274,6 +274,32 @@ func TestHostileValuesOfPyTorch(t *testing.T) {
 	}
 }
 
+// An object that occurs many times is one value.
+func TestSharedValuesOfPyTorch(t *testing.T) {
+	leak.Check(t)
+	one := tensorOf("FloatStorage", "0", 16, 0, []int64{1}, []int64{1})
+	inner := "](" + strings.Repeat("K\x05", 1000) + one + "eq\x00"
+	f, err := Load(write1(t, pytorchFile(t, "]("+inner+strings.Repeat("h\x00", 999)+"(NNtq\x01"+strings.Repeat("h\x01", 999)+"e.")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := tensor.WithScope(func() error {
+		v, err := f.Value("")
+		if err != nil {
+			return err
+		}
+		all := v.([]any)
+		first, last := all[0].([]any), all[999].([]any)
+		if len(all) != 2000 || len(first) != 1001 || &first[0] != &last[0] || !reflect.DeepEqual(all[1999], []any{nil, nil}) {
+			t.Errorf("%d values, the first of %d", len(all), len(first))
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
 // Views of one storage that are copies share one copy if they are loaded together, and are copies of their part if not. Of a
 // view of bools the bytes between its elements' first and last count, not those of the whole storage.
 func TestCopiedViewsOfPyTorch(t *testing.T) {

@@ -419,7 +419,7 @@ func (o *objects) value(name string) (any, error) {
 		return nil, errNoValue
 	}
 	_, one := v.(*stored)
-	c := &converter{bases: newBases(o.file, !one), left: o.limit}
+	c := &converter{bases: newBases(o.file, !one), left: o.limit, done: map[any]any{}}
 	defer c.bases.release()
 	out, err := c.value(v, 0)
 	if err != nil {
@@ -458,12 +458,19 @@ func lookup(v any, name string, depth int) (found any, ok bool) {
 type converter struct {
 	bases *bases
 	made  []*tensor.Tensor
-	left  int64 // bytes that the values may take
+	left  int64       // bytes that the values may take
+	done  map[any]any // the values of lists, tuples, sets and dicts, which others may share
 }
 
+// tupleID is a tuple that is not empty.
+type tupleID struct{ first *any }
+
 func (c *converter) value(v any, depth int) (any, error) {
-	if c.left -= 48; c.left < 0 || depth > maxDepth {
-		return nil, malformed("its values share others too often, or one contains itself")
+	if depth > maxDepth {
+		return nil, malformed("it contains itself, or nests deeper than %d levels", maxDepth)
+	}
+	if c.left -= 48; c.left < 0 {
+		return nil, malformed("its values take too much memory for its size")
 	}
 	switch v := v.(type) {
 	case nil, bool, float64, complex128, string, *big.Int:
@@ -482,29 +489,47 @@ func (c *converter) value(v any, depth int) (any, error) {
 		}
 		return t, err
 	case *pickle.List:
-		return c.list(v.Items, depth)
+		return c.list(v, v.Items, depth)
 	case *pickle.Set:
-		return c.list(v.Items, depth)
+		return c.list(v, v.Items, depth)
 	case pickle.Tuple:
-		return c.list(v, depth)
+		return c.list(tupleID{unsafe.SliceData(v)}, v, depth)
 	case *pickle.Dict:
-		return c.dict(v, depth)
+		return c.once(v, len(v.Items), func() (any, error) { return c.dict(v, depth) })
 	case typedStorage:
 		return nil, errors.New("it is a storage without a tensor")
 	}
 	return nil, errors.New("it is a class or function, not data")
 }
 
-func (c *converter) list(values []any, depth int) (any, error) {
-	out := make([]any, 0, min(len(values), 1024))
-	for _, v := range values {
-		x, err := c.value(v, depth+1)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, x)
+// once returns the value of a container of n elements, which convert converts the first time.
+func (c *converter) once(id any, n int, convert func() (any, error)) (any, error) {
+	if n == 0 {
+		return convert()
 	}
-	return out, nil
+	if v, ok := c.done[id]; ok {
+		return v, nil
+	}
+	c.left -= 64
+	v, err := convert()
+	if err == nil {
+		c.done[id] = v
+	}
+	return v, err
+}
+
+func (c *converter) list(id any, values []any, depth int) (any, error) {
+	return c.once(id, len(values), func() (any, error) {
+		out := make([]any, 0, min(len(values), 1024))
+		for _, v := range values {
+			x, err := c.value(v, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, x)
+		}
+		return out, nil
+	})
 }
 
 func (c *converter) dict(d *pickle.Dict, depth int) (any, error) {
