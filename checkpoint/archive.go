@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -131,6 +132,9 @@ func (a *archive) kind() string {
 		}
 		return false
 	}
+	if !slices.ContainsFunc(a.names, func(n string) bool { return !strings.HasSuffix(n, ".npy") }) {
+		return ""
+	}
 	switch {
 	case has("archive_format"), has("models/model.json"), a.members["serialized_exported_program.json"] != nil:
 		return "it is a package of torch.export (.pt2); in Python: torch.save(torch.export.load(path).state_dict, \"model.pt\")"
@@ -141,10 +145,5 @@ func (a *archive) kind() string {
 	case has("data.pkl"):
 		return ""
 	}
-	for _, n := range a.names {
-		if !strings.HasSuffix(n, ".npy") {
-			return "it is a zip archive; unpack it first"
-		}
-	}
-	return ""
+	return "it is a zip archive; unpack it first"
 }

@@ -105,3 +105,21 @@ func TestNumPyRoundTrip(t *testing.T) {
 		}
 	}
 }
+
+// The names of arrays may be those of folders and members of other archives.
+func TestNPZNames(t *testing.T) {
+	leak.Check(t)
+	path := filepath.Join(t.TempDir(), "x.npz")
+	scoped(t, func() {
+		all := map[string]*tensor.Tensor{"code/a": tensor.Ones([]int{2}), "x/code/b": tensor.Zeros([]int{2}), "x/constants": tensor.Ones([]int{1})}
+		if err := checkpoint.SaveNPZ(path, all); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, open(t, path), all)
+		one := map[string]*tensor.Tensor{"x/a": all["code/a"], "x/code/b": all["x/code/b"]}
+		if err := checkpoint.SaveNPZ(path, one); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, open(t, path), one)
+	})
+}
