@@ -52,6 +52,10 @@ func (m *member) open() (io.ReadCloser, error) {
 	if at, err := m.DataOffset(); err != nil || at < 0 {
 		return nil, malformed("the member %s is not where the directory places it", quoted(m.Name))
 	}
+	if m.CRC32 == 0 && !m.compressed() { // perhaps none: torch.serialization.set_crc32_options(False)
+		r, err := m.OpenRaw()
+		return io.NopCloser(r), err
+	}
 	return m.Open()
 }
 

@@ -300,6 +300,41 @@ func TestSharedValuesOfPyTorch(t *testing.T) {
 	}
 }
 
+// torch.serialization.set_crc32_options(False) writes archives without checksums.
+func TestArchivesWithoutChecksums(t *testing.T) {
+	leak.Check(t)
+	object := tensorOf("FloatStorage", "0", 16, 0, []int64{4}, []int64{1}) + "."
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	for _, m := range []struct{ name, text string }{{"a/data.pkl", object}, {"a/byteorder", "little"}, {"a/data/0", strings.Repeat("\x01", 64)}, {"a/version", "3\n"}} {
+		// With a descriptor after the data, as PyTorch writes.
+		h := &zip.FileHeader{Name: m.name, Method: zip.Store, Flags: 8, CompressedSize64: uint64(len(m.text)), UncompressedSize64: uint64(len(m.text))}
+		w, err := z.CreateRaw(h)
+		if err == nil {
+			_, err = w.Write([]byte(m.text))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	path := write1(t, b.Bytes())
+	for _, mapped := range []bool{true, false} {
+		f, err := Load(path, Mapped(mapped))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tensor.WithScope(func() error { return f.Tensor("").Err() }); err != nil {
+			t.Error(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Views of one storage that are copies share one copy if they are loaded together, and are copies of their part if not. Of a
 // view of bools the bytes between its elements' first and last count, not those of the whole storage.
 func TestCopiedViewsOfPyTorch(t *testing.T) {
