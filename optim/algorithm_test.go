@@ -14,6 +14,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/testdevice"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // lion is an optimizer that is not PyTorch's (Chen and others, 2023).
@@ -479,6 +480,47 @@ func TestClosure(t *testing.T) {
 	}
 	if _, err := (*optim.Optimizer)(nil).StepClosure(closure); err == nil {
 		t.Error("a nil optimizer steps")
+	}
+}
+
+// TestClosureMemory tests that LBFGS frees its temporaries between two calls of the closure, as Python does, and not when
+// the step ends.
+func TestClosureMemory(t *testing.T) {
+	leak.Check(t)
+	const history, bytes = 2, 4 << 18
+	// The history, d, the last gradient and the gradient now; in a line search also the parameters and the gradients of two
+	// points.
+	for search, most := range map[string]int64{"": 2*history + 3, "strong_wolfe": 2*history + 6} {
+		p := tensor.Full([]int{512, 512}, 3.0).Keep().RequiresGrad_()
+		opt, err := optim.NewLBFGS([]*tensor.Tensor{p}, 1e-3, optim.HistorySize(history), optim.ToleranceGrad(0),
+			optim.ToleranceChange(0), optim.LineSearchFn(search))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var before, peak int64
+		calls := 0
+		live := func() int64 {
+			m, err := vram.Stats(p.Device())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m.Allocated
+		}
+		before = live()
+		if _, err := opt.StepClosure(func() (*tensor.Tensor, error) {
+			opt.ZeroGrad()
+			calls++
+			peak = max(peak, live()-before)
+			loss := p.T().Sub(tensor.Arange(0, 512)).Pow(4).Mean()
+			return loss, loss.Backward()
+		}); err != nil {
+			t.Error(err)
+		}
+		if calls < 15 || peak > most*bytes+bytes/2 {
+			t.Errorf("%q: in %d calls up to %.1f copies of the parameters are live, want %d at most", search, calls, float64(peak)/bytes, most)
+		}
+		opt.Release()
+		p.Release()
 	}
 }
 

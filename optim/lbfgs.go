@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/refuse"
@@ -154,18 +155,32 @@ func (f *flat) fail(err error) {
 	}
 }
 
-// item returns the value of a tensor with one element.
-func (f *flat) item(t *tensor.Tensor) scalar {
-	v, err := t.Item()
-	if err != nil {
+// tidy runs fn in a scope of its own: what it makes and does not keep is freed before the closure is called again.
+func (f *flat) tidy(fn func()) {
+	if err := tensor.WithScope(func() error { fn(); return nil }); err != nil {
 		f.fail(err)
 	}
-	return scalar{v: v, tensor: true, single: t.DType() != tensor.Float64}
 }
 
-func (f *flat) dot(a, b *tensor.Tensor) scalar { return f.item(a.Dot(b)) }
+// item returns the value of a tensor with one element.
+func (f *flat) item(compute func() *tensor.Tensor) (s scalar) {
+	f.tidy(func() {
+		t := compute()
+		v, err := t.Item()
+		if err != nil {
+			f.fail(err)
+		}
+		s = scalar{v: v, tensor: true, single: t.DType() != tensor.Float64}
+	})
+	return s
+}
+
+func (f *flat) dot(a, b *tensor.Tensor) scalar {
+	return f.item(func() *tensor.Tensor { return a.Dot(b) })
+}
+
 func (f *flat) largest(t *tensor.Tensor) scalar {
-	return f.item(t.Abs().Max())
+	return f.item(func() *tensor.Tensor { return t.Abs().Max() })
 }
 
 // loss evaluates the closure without the optimizer's lock, because the closure calls ZeroGrad.
@@ -193,9 +208,14 @@ func (f *flat) loss() float64 {
 
 // grad returns the gradients of all parameters in one vector.
 func (f *flat) grad() *tensor.Tensor {
+	all := tensor.Tidy(f.gathered)
+	f.fail(all.Err())
+	return all
+}
+
+func (f *flat) gathered() *tensor.Tensor {
 	grads, err := tensor.Grads(f.g.params)
 	if err != nil {
-		f.fail(err)
 		return tensor.Failed(err)
 	}
 	views := make([]*tensor.Tensor, len(grads))
@@ -213,18 +233,19 @@ func (f *flat) grad() *tensor.Tensor {
 	if f.g.Maximize {
 		all = all.Neg()
 	}
-	f.fail(all.Err())
 	return all
 }
 
 // move adds t times d to the parameters.
 func (f *flat) move(t scalar, d *tensor.Tensor) {
-	at := 0
-	for _, p := range f.params {
-		n := p.Numel()
-		f.fail(p.Add_(d.Narrow(0, at, n).ViewAs(p), tensor.Alpha(t.v)).Err())
-		at += n
-	}
+	f.tidy(func() { // the views would keep d's storage
+		at := 0
+		for _, p := range f.params {
+			n := p.Numel()
+			f.fail(p.Add_(d.Narrow(0, at, n).ViewAs(p), tensor.Alpha(t.v)).Err())
+			at += n
+		}
+	})
 }
 
 // try returns loss and gradient at a distance t along d, and leaves the parameters at x.
@@ -301,7 +322,7 @@ func (f *flat) step(s *search) (first float64) {
 			s.replace(&s.d, grad.Neg(), f)
 			s.diag = float(1)
 		} else {
-			f.direction(s, grad)
+			f.tidy(func() { f.direction(s, grad) })
 		}
 		if s.prevGrad == nil {
 			s.replace(&s.prevGrad, grad.Clone(), f)
@@ -312,19 +333,22 @@ func (f *flat) step(s *search) (first float64) {
 		s.prevLoss = loss
 		s.t = float(g.LR)
 		if s.iters == 1 {
-			s.t = least(float(1), float(1).div(f.item(grad.Abs().Sum()))).mul(float(g.LR))
+			s.t = least(float(1), float(1).div(f.item(func() *tensor.Tensor { return grad.Abs().Sum() }))).mul(float(g.LR))
 		}
 		slope := f.dot(grad, s.d)
 		if f.err != nil || float(-g.ToleranceChange).less(slope) {
 			break
 		}
-		used, optimal := 0, false
+		used, optimal, old := 0, false, grad
 		if g.LineSearchFn != "" {
 			x := make([]*tensor.Tensor, len(f.params))
 			for i, p := range f.params {
 				x[i] = p.Detach().Clone()
 			}
 			loss, grad, s.t, used = f.strongWolfe(x, s.t, s.d, loss, grad, slope, g.MaxEval-evals)
+			for _, t := range x {
+				t.Release()
+			}
 			f.move(s.t, s.d)
 			optimal = f.largest(grad).atMost(float(g.ToleranceGrad))
 		} else {
@@ -336,10 +360,13 @@ func (f *flat) step(s *search) (first float64) {
 				used = 1
 			}
 		}
+		if grad != old {
+			old.Release()
+		}
 		evals += used
 		s.evals += used
 		if n == g.MaxIter || evals >= g.MaxEval || optimal ||
-			f.largest(f.times(s.d, s.t)).atMost(float(g.ToleranceChange)) ||
+			f.item(func() *tensor.Tensor { return f.times(s.d, s.t).Abs().Max() }).atMost(float(g.ToleranceChange)) ||
 			math.Abs(loss-s.prevLoss) < g.ToleranceChange {
 			break
 		}
@@ -434,6 +461,15 @@ func (f *flat) strongWolfe(x []*tensor.Tensor, t scalar, d *tensor.Tensor, loss 
 	}
 	flatEnough := func(p point) bool { return p.slope.abs().atMost(float(-c2).mul(slope)) }
 
+	// free releases the gradients of points that are not needed any more. The caller releases start's.
+	free := func(points []point, needed ...point) {
+		for _, p := range points {
+			if p.g != grad && !slices.ContainsFunc(needed, func(n point) bool { return n.g == p.g }) {
+				p.g.Release()
+			}
+		}
+	}
+
 	start := point{float(0), loss, grad, slope}
 	now, before := try(t), start
 	evals, n, done := 1, 0, false
@@ -453,6 +489,7 @@ func (f *flat) strongWolfe(x []*tensor.Tensor, t scalar, d *tensor.Tensor, loss 
 		}
 		low := now.t.add(float(0.01).mul(now.t.sub(before.t)))
 		next := cubic(before, now, low, now.t.mul(float(10)))
+		free([]point{before})
 		before = now
 		now = try(next)
 		evals++
@@ -461,6 +498,7 @@ func (f *flat) strongWolfe(x []*tensor.Tensor, t scalar, d *tensor.Tensor, loss 
 	if bracket == nil {
 		bracket = []point{start, now}
 	}
+	free([]point{before}, bracket...)
 	low, high := 0, len(bracket)-1
 	if bracket[0].f > bracket[len(bracket)-1].f {
 		low, high = 1, 0
@@ -492,6 +530,7 @@ func (f *flat) strongWolfe(x []*tensor.Tensor, t scalar, d *tensor.Tensor, loss 
 		evals++
 		n++
 		if tooHigh(now) || now.f >= bracket[low].f {
+			free([]point{bracket[high]}, bracket[low])
 			bracket[high] = now
 			low, high = 0, 1
 			if bracket[0].f > bracket[1].f {
@@ -502,11 +541,13 @@ func (f *flat) strongWolfe(x []*tensor.Tensor, t scalar, d *tensor.Tensor, loss 
 		if flatEnough(now) {
 			done = true
 		} else if float(0).atMost(now.slope.mul(bracket[high].t.sub(bracket[low].t))) {
-			bracket[high] = bracket[low]
+			bracket[low], bracket[high] = bracket[high], bracket[low]
 		}
+		free([]point{bracket[low]}, bracket[high])
 		bracket[low] = now
 	}
 	best := bracket[low]
+	free(bracket, best)
 	return best.f, best.g, best.t, evals
 }
 
