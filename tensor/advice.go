@@ -9,7 +9,7 @@ import (
 // goAdvice replaces the Python names in the advice that libtorch's messages give by Go's names. It leaves the rest of a
 // message unchanged.
 func goAdvice(message string) string {
-	message = pythonAdvice.Replace(message)
+	message = unusedElement.ReplaceAllString(pythonAdvice.Replace(message), "element $1 of")
 	message = pythonKeyword.ReplaceAllStringFunc(message, func(word string) string {
 		name, value, _ := strings.Cut(word, "=")
 		if option, ok := keywordOptions()[strings.ReplaceAll(name, "_", "")]; ok {
@@ -30,6 +30,7 @@ func goAdvice(message string) string {
 }
 
 var (
+	unusedElement = regexp.MustCompile(`\belement (\d+)of\b`) // of autograd.Grad, in libtorch without the space
 	pythonKeyword = regexp.MustCompile(`\b[a-z][a-z_]*=(True|False)\b`)
 	pythonDType   = regexp.MustCompile(`\btorch\.(bool|u?int\d+|float\d*|bfloat16|double|half|long|complex\d+)\b`)
 )
@@ -69,6 +70,9 @@ var pythonAdvice = strings.NewReplacer(
 	".contiguous()", "Contiguous()",
 	".requires_grad_()", "RequiresGrad_()",
 	".backward()", "Backward",
+	", the `-` operator,", "",
+	"use the `~` or `logical_not()` operator instead", "use LogicalNot instead",
+	"Use the `^` or `logical_xor()` operator instead", "Use LogicalXor instead",
 	"autograd.grad()", "autograd.Grad", "torch.autograd.grad(...)", "autograd.Grad", "torch.autograd.grad", "autograd.Grad",
 	"torch.no_grad()", "autograd.NoGrad", "torch.inference_mode()", "autograd.Inference",
 )

@@ -9,7 +9,7 @@ import (
 // TestAdviceInGo tests that libtorch's errors from operators advise in terms of the Go API.
 func TestAdviceInGo(t *testing.T) {
 	begin(t)
-	python := []string{"retain_graph", "allow_unused", "create_graph", "torch.", ".backward()", "enforce_sorted", "=True", "=False", ".clone()", "clone()", ".reshape", "Python"}
+	python := []string{"retain_graph", "allow_unused", "create_graph", "torch.", ".backward()", "enforce_sorted", "=True", "=False", ".clone()", "clone()", ".reshape", "Python", "`"}
 	scoped(t, func() {
 		leaf := func() *Tensor { return Arange(1, 4, Float32).RequiresGrad_() }
 		for _, c := range []struct {
@@ -28,6 +28,13 @@ func TestAdviceInGo(t *testing.T) {
 				_, err := runGrad([]*Tensor{leaf().Sum()}, []*Tensor{leaf()})
 				return err
 			}, "Give tensor.AllowUnused(true) if"},
+			{"an unused input's number", func() error {
+				_, err := runGrad([]*Tensor{leaf().Sum()}, []*Tensor{leaf()})
+				return err
+			}, "element 0 of the differentiated Tensors"},
+			{"1 less a mask", func() error { return Ones([]int{2}, Bool).RSub(1).Err() }, "use LogicalNot instead"},
+			{"a negative mask", func() error { return Ones([]int{2}, Bool).Neg().Err() }, "use LogicalNot instead"},
+			{"a mask less a mask", func() error { return Ones([]int{2}, Bool).Sub(Ones([]int{2}, Bool)).Err() }, "Use LogicalXor instead"},
 			{"a write", func() error {
 				y := leaf().Exp()
 				z := y.Sum()

@@ -237,7 +237,8 @@ func runGrad(outputs, inputs []*Tensor, opts ...BackwardOption) ([]*Tensor, erro
 	return gs, nil
 }
 
-// Grad returns the accumulated gradient of t, or nil if there is none. The result shares storage with the gradient that
+// Grad returns the accumulated gradient of t, or nil if there is none. A tensor that is not a leaf, such as an operator's
+// result, has none unless RetainGrad was called before Backward. The result shares storage with the gradient that
 // optimizers read. PyTorch: Tensor.grad.
 func (t *Tensor) Grad() *Tensor {
 	if !t.pin() {
