@@ -17,7 +17,8 @@ import (
 // each, joined by errors.Join, or nil. Each error names the field in Go's notation, with m for the argument:
 // m.Blocks[0].Attn. The parts of a module that has an error of its own are not checked. The package documentation lists
 // the rules. Parameters, NamedParameters, StateDict, LoadStateDict, To and ZeroGrad call Check, and so do the optimizers
-// and package checkpoint through them.
+// and package checkpoint through them. Check does not see a tensor that belongs to a scope: it is released when the scope
+// closes, and uses after that return tensor.ErrReleased. NewParameter and Tensor.Keep prevent it.
 func Check(m any) error {
 	v := reflect.ValueOf(m)
 	switch v.Kind() {
