@@ -205,6 +205,9 @@ func LinearCrossEntropy(x, weight, bias, targets *tensor.Tensor, rows int, opts 
 		}
 		sum = append(sum, o)
 	}
+	if err := reductionError(op, reduction); err != nil {
+		return tensor.Failed(err)
+	}
 	if reduction == tensor.ReduceNone {
 		return refuse.Tensor(op, tensor.ErrArgument, "ReduceNone needs rows 0")
 	}

@@ -185,11 +185,16 @@ func (s *lossOptions) read(op string, opts []tensor.Option, known ...string) err
 			return refuse.Error(op, tensor.ErrArgument, "option %s has the value %v of type %T", name, value, value)
 		}
 	}
-	switch s.reduction {
+	return reductionError(op, s.reduction)
+}
+
+// reductionError returns nil if r exists.
+func reductionError(op string, r tensor.Reduction) error {
+	switch r {
 	case tensor.ReduceMean, tensor.ReduceSum, tensor.ReduceNone:
 		return nil
 	}
-	return refuse.Error(op, tensor.ErrArgument, "%v is not a reduction", s.reduction)
+	return refuse.Error(op, tensor.ErrArgument, "reduction %d does not exist", r)
 }
 
 // acceptable returns an error for an option whose name is not in known.

@@ -413,6 +413,28 @@ func TestCausalWithMask(t *testing.T) {
 	}
 }
 
+// TestUnknownReductions tests that losses of several operators refuse a reduction that does not exist.
+func TestUnknownReductions(t *testing.T) {
+	leak.Check(t)
+	if err := tensor.WithScope(func() error {
+		x, classes := tensor.Zeros([]int{4, 3}), tensor.Zeros([]int{4}, tensor.Int64)
+		for _, r := range []tensor.Reduction{-1, 3} {
+			for name, y := range map[string]*tensor.Tensor{
+				"GaussianNLLLoss": nn.GaussianNLLLoss(x, x, x, r), "CrossEntropy": nn.CrossEntropy(x, classes, r),
+				"LinearCrossEntropy": nn.LinearCrossEntropy(x, x, nil, classes, 0, r), "in rows": nn.LinearCrossEntropy(x, x, nil, classes, 2, r),
+			} {
+				says := fmt.Sprintf("reduction %d does not exist", r)
+				if err := y.Err(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), says) {
+					t.Errorf("%s: got %v", name, err)
+				}
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestVarianceFits tests that GaussianNLLLoss refuses a variance that would broadcast the loss.
 func TestVarianceFits(t *testing.T) {
 	leak.Check(t)

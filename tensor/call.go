@@ -314,9 +314,7 @@ func (c *call) pair(p [2]uint64) {
 
 func (c *call) int(_ int, v int) { c.put(cshim.Value{Tag: cshim.TagInt, Bits: uint64(v)}) }
 
-func (c *call) reduction(_ int, v Reduction) {
-	c.put(cshim.Value{Tag: cshim.TagInt, Bits: uint64(v)})
-}
+func (c *call) reduction(_ int, v Reduction) { c.enum("reduction", int(v), 3) }
 
 func (c *call) ints(_ int, v []int) {
 	c.list(cshim.TagInts, len(v))

@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -353,6 +354,24 @@ func TestUnknownModes(t *testing.T) {
 		for mode := range 3 {
 			if err := x.GridSampler(grid, InterpolationMode(mode), PaddingMode(2-mode)).Err(); err != nil {
 				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestUnknownReductions tests that losses reject reductions that do not exist, which libtorch takes for others or for bugs
+// of its own.
+func TestUnknownReductions(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x, classes := Zeros([]int{2, 3}), Zeros([]int{2}, Int64)
+		for _, r := range []Reduction{-1, 3, 7} {
+			_, called := Call("aten::mse_loss", x, x, r)
+			for loss, err := range map[string]error{"CrossEntropy": x.CrossEntropy(classes, r).Err(), "KLDiv": x.KLDiv(x, r).Err(),
+				"MSELoss": x.MSELoss(x, r).Err(), "Call": called} {
+				if says := fmt.Sprintf("reduction %d does not exist", r); !errors.Is(err, ErrArgument) || !strings.Contains(err.Error(), says) {
+					t.Errorf("%s, reduction %d: got %v", loss, r, err)
+				}
 			}
 		}
 	})
