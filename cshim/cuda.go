@@ -109,6 +109,14 @@ func openCUDA(shim string) {
 // device can be used, why is the reason; it is empty if the shim was set up without CUDA.
 func CUDA() (devices int, why string) { return cudaDevices, cudaWhyNot }
 
+// NoCUDA returns the reason that no CUDA device can be used, also if the shim was set up without CUDA.
+func NoCUDA() string {
+	if cudaWhyNot == "" {
+		return `Linstock and its libtorch are set up for the CPU; "linstock setup --cuda" sets them up for a GPU`
+	}
+	return cudaWhyNot
+}
+
 // CUDASnapshot returns the caching allocator's segments and settings as the pickle that PyTorch's memory viewer
 // reads, without stacks and events. It is empty if no device has been used.
 func CUDASnapshot() ([]byte, error) {

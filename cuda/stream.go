@@ -34,11 +34,7 @@ func check(op string, d tensor.Device) error {
 	}
 	n := DeviceCount()
 	if n == 0 {
-		_, why := cshim.CUDA()
-		if why == "" {
-			why = "Linstock was set up without CUDA"
-		}
-		return refuse.Error(op, ErrUnavailable, "no CUDA device can be used: %s", why)
+		return refuse.Error(op, ErrUnavailable, "no CUDA device can be used: %s", cshim.NoCUDA())
 	}
 	if d.Type != tensor.CUDAType || d.Index < 0 || d.Index >= n {
 		return refuse.Error(op, tensor.ErrArgument, "a CUDA device is needed, got %v; this machine has %d", d, n)

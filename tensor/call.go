@@ -378,8 +378,11 @@ func (c *call) dtype(_ int, d DType) {
 }
 
 func (c *call) device(_ int, d Device) {
-	if !d.valid() {
-		c.refuse(ErrArgument, "device %v does not exist", d)
+	if c.fail != nil {
+		return
+	}
+	if err := d.check(c.op.goName); err != nil {
+		c.fail = failed(err)
 		return
 	}
 	c.put(cshim.Value{Tag: cshim.TagDevice, Bits: uint64(d.word())})

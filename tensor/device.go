@@ -98,7 +98,25 @@ func (d Device) word() int32 {
 	return cshim.DeviceWord(int32(d.Type), index)
 }
 
-func (d Device) valid() bool { return d.Type >= 0 && d.Index >= 0 && d.Index < 128 }
+// check returns the error of an operator for a device that does not exist. For a type that has no devices here libtorch
+// reports that an operator has no kernel. The shim, after Load, reports an index that is too large.
+func (d Device) check(op string) error {
+	if d.Type < 0 || d.Index < 0 || d.Index >= 128 {
+		return refused(op, ErrArgument, "device %v does not exist", d)
+	}
+	switch d.Type {
+	case CPUType, MetaType:
+	case CUDAType:
+		if n, _ := cshim.CUDA(); n == 0 {
+			return refused(op, ErrArgument, "device %v does not exist; no CUDA device can be used: %s", d, cshim.NoCUDA())
+		}
+	default:
+		if cshim.DeviceCount(int32(d.Type)) == 0 {
+			return refused(op, ErrArgument, "device %v does not exist; this libtorch finds no device of that type", d)
+		}
+	}
+	return nil
+}
 
 // Devices returns the devices on which this process can compute: the CPU and each accelerator that libtorch found.
 func Devices() ([]Device, error) {
@@ -117,6 +135,9 @@ func Devices() ([]Device, error) {
 // Synchronize waits until all work queued on d is done. PyTorch: torch.cuda.synchronize.
 func Synchronize(d Device) error {
 	if err := cshim.Load(); err != nil {
+		return err
+	}
+	if err := d.check("synchronize"); err != nil {
 		return err
 	}
 	return newError("synchronize", cshim.Synchronize(d.word()))

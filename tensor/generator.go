@@ -23,9 +23,10 @@ type Generator struct {
 // PyTorch: torch.Generator.
 func NewGenerator(d ...Device) *Generator {
 	g := &Generator{device: generator(d)}
-	if !g.device.valid() {
-		g.fail = refused("NewGenerator", ErrArgument, "device %v does not exist", g.device)
-	} else if g.fail = cshim.Load(); g.fail == nil {
+	if g.fail = cshim.Load(); g.fail == nil {
+		g.fail = g.device.check("NewGenerator")
+	}
+	if g.fail == nil {
 		h, err := cshim.NewGenerator(g.device.word())
 		if g.fail = newError("NewGenerator", err); g.fail == nil {
 			g.own(h, cshim.Generator.Free)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/linstock-ml/linstock/cshim"
 )
 
 // Arguments that would crash libtorch are rejected: each rule of cshim/src/guards.cpp, identified by its
@@ -371,6 +373,35 @@ func TestUnknownReductions(t *testing.T) {
 				"MSELoss": x.MSELoss(x, r).Err(), "Call": called} {
 				if says := fmt.Sprintf("reduction %d does not exist", r); !errors.Is(err, ErrArgument) || !strings.Contains(err.Error(), says) {
 					t.Errorf("%s, reduction %d: got %v", loss, r, err)
+				}
+			}
+		}
+	})
+}
+
+// TestAbsentDevices tests that the error for a device of a type that this machine has none of says so. libtorch's says that
+// an operator has no kernel for it.
+func TestAbsentDevices(t *testing.T) {
+	begin(t)
+	all, err := Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) > 1 {
+		t.Skip("there is a device other than the CPU")
+	}
+	scoped(t, func() {
+		x, state := Ones([]int{2}), RNGState()
+		for d, says := range map[Device]string{CUDA(0): "cuda:0 does not exist; no CUDA device can be used: " + cshim.NoCUDA(),
+			CUDA(3): "cuda:3 does not exist; no CUDA", {MPSType, 0}: "mps:0 does not exist; this libtorch finds no device of that type",
+			{DeviceType(12), 1}: "device(12):1 does not exist; this libtorch", {DeviceType(99), 0}: "device(99):0 does not exist; this libtorch"} {
+			_, called := Call("aten::empty.memory_format", []int{2}, Default, Default, d)
+			_, states := RNGStates(d)
+			for what, err := range map[string]error{"Zeros": Zeros([]int{2}, d).Err(), "To": x.To(d).Err(), "Call": called,
+				"NewGenerator": NewGenerator(d).Err(), "RNGState": RNGState(d).Err(), "RNGStates": states,
+				"SetRNGState": SetRNGState(state, d), "Synchronize": Synchronize(d)} {
+				if !errors.Is(err, ErrArgument) || !strings.Contains(err.Error(), says) {
+					t.Errorf("%s, %v: got %v", what, d, err)
 				}
 			}
 		}

@@ -21,6 +21,9 @@ func RNGState(d ...Device) *Tensor {
 	if err := cshim.Load(); err != nil {
 		return &Tensor{fail: &failure{err: err}}
 	}
+	if err := generator(d).check("RNGState"); err != nil {
+		return failed(err)
+	}
 	return wrapResult("RNGState", cshim.RNGState(generator(d).word()))
 }
 
@@ -28,6 +31,9 @@ func RNGState(d ...Device) *Tensor {
 // torch.cuda.set_rng_state.
 func SetRNGState(state *Tensor, d ...Device) error {
 	return state.use("SetRNGState", func(h cshim.Handle) error {
+		if err := generator(d).check("SetRNGState"); err != nil {
+			return err
+		}
 		return newError("SetRNGState", asError(cshim.SetRNGState(generator(d).word(), h)), state)
 	})
 }
@@ -74,8 +80,8 @@ func SetRNGStates(states []*Tensor, d ...Device) error {
 
 func devicesOr(op string, d []Device) ([]Device, error) {
 	for _, d := range d {
-		if !d.valid() {
-			return nil, refused(op, ErrArgument, "device %v does not exist", d)
+		if err := d.check(op); err != nil {
+			return nil, err
 		}
 	}
 	if len(d) != 0 {

@@ -570,8 +570,8 @@ func toOptions(opts []Option) (dtype, device int32, format MemoryFormat, err err
 			}
 			dtype = int32(o)
 		case Device:
-			if !o.valid() {
-				return 0, 0, 0, refused("To", ErrArgument, "invalid device %v", o)
+			if err := o.check("To"); err != nil {
+				return 0, 0, 0, err
 			}
 			device = o.word()
 		case MemoryFormat:

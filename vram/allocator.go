@@ -123,11 +123,8 @@ func allocatorSettings() (AllocatorSettings, error) {
 	if err := cshim.Load(); err != nil {
 		return AllocatorSettings{}, err
 	}
-	if n, why := cshim.CUDA(); n == 0 {
-		if why == "" {
-			why = "libtorch was set up without CUDA"
-		}
-		return AllocatorSettings{}, fmt.Errorf("vram: no CUDA device: %s", why)
+	if n, _ := cshim.CUDA(); n == 0 {
+		return AllocatorSettings{}, fmt.Errorf("vram: no CUDA device can be used: %s", cshim.NoCUDA())
 	}
 	s, conf, err := cshim.CUDAAllocatorSettings()
 	if err != nil {

@@ -206,15 +206,16 @@ func cpuOnly(*Control) error {
 	if err := cshim.Load(); err != nil {
 		return err
 	}
-	if n, why := cshim.CUDA(); n != 0 || why == "" {
+	n, why := cshim.CUDA()
+	if n != 0 || why == "" {
 		return fmt.Errorf("CUDA: %d, %q", n, why)
 	}
 	got, err := tensor.Devices()
 	if err != nil || !slices.Equal(got, []tensor.Device{tensor.CPU}) {
 		return fmt.Errorf("devices: %v, %w", got, err)
 	}
-	if x := tensor.Zeros([]int{2}, tensor.CUDA(0)); x.Err() == nil {
-		return errors.New("a tensor on a device that is not there")
+	if err := tensor.Zeros([]int{2}, tensor.CUDA(0)).Err(); err == nil || !strings.Contains(err.Error(), why) {
+		return fmt.Errorf("a tensor on a device that is not there: %w, which must say %q", err, why)
 	}
 	return tensor.Ones([]int{2}).Add(tensor.Ones([]int{2})).Err()
 }
