@@ -73,6 +73,15 @@ func MemoryResetPeak(device int32) error {
 	return takeError(C.lsc_memory_reset_peak(C.int32_t(device)))
 }
 
+// MemoryExactPeak makes the CPU's peak exact until as many calls with false follow; see ls_memory_exact_peak.
+func MemoryExactPeak(on bool) {
+	var n C.int32_t
+	if on {
+		n = 1
+	}
+	C.lsc_memory_exact_peak(n)
+}
+
 // MemoryEmptyCache returns the allocator's cached blocks to the system.
 func MemoryEmptyCache(device int32) error {
 	return takeError(C.lsc_memory_empty_cache(C.int32_t(device)))

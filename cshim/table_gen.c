@@ -117,6 +117,7 @@ const char *ls_table_load(void *library) {
   LOAD(memory_stats)
   LOAD(memory_pace)
   LOAD(memory_reset_peak)
+  LOAD(memory_exact_peak)
   LOAD(memory_empty_cache)
   LOAD(memory_cache_objects)
   LOAD(memory_trim)

@@ -113,6 +113,7 @@ typedef struct ls_functions {
   ls_error *(*memory_stats)(int32_t device, ls_memory *out);
   ls_error *(*memory_pace)(int32_t device, ls_pace *out);
   ls_error *(*memory_reset_peak)(int32_t device);
+  void (*memory_exact_peak)(int32_t on);
   ls_error *(*memory_empty_cache)(int32_t device);
   int32_t (*memory_cache_objects)(int32_t on);
   ls_error *(*memory_trim)(int32_t device, int64_t keep, int64_t *freed);
@@ -367,6 +368,7 @@ static inline ls_error *lsc_group_broadcast_coalesced(ls_group group, const ls_t
 static inline ls_error *lsc_memory_stats(int32_t device, ls_memory *out) { return ls_table.memory_stats(device, out); }
 static inline ls_error *lsc_memory_pace(int32_t device, ls_pace *out) { return ls_table.memory_pace(device, out); }
 static inline ls_error *lsc_memory_reset_peak(int32_t device) { return ls_table.memory_reset_peak(device); }
+static inline void lsc_memory_exact_peak(int32_t on) { ls_table.memory_exact_peak(on); }
 static inline ls_error *lsc_memory_empty_cache(int32_t device) { return ls_table.memory_empty_cache(device); }
 static inline int32_t lsc_memory_cache_objects(int32_t on) { return ls_table.memory_cache_objects(on); }
 static inline ls_error *lsc_memory_trim(int32_t device, int64_t keep, int64_t *freed) { return ls_table.memory_trim(device, keep, freed); }

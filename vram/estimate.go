@@ -3,6 +3,8 @@ package vram
 import (
 	"errors"
 	"fmt"
+
+	"github.com/linstock-ml/linstock/cshim"
 )
 
 // Estimation is the expected peak of a step.
@@ -25,7 +27,8 @@ func (e Estimation) String() string {
 }
 
 // Measure runs step and returns its peak: the maximum of the bytes live on d while it ran, less those before. It collects
-// first, so that garbage is not counted. Memory of other goroutines is.
+// first, so that garbage is not counted. Memory of other goroutines is. On the CPU, small allocations take longer meanwhile:
+// otherwise a thread reserves memory for them in advance, and those that it serves from that do not raise Memory.Peak.
 func Measure(d Device, step func() error) (int64, error) {
 	if step == nil {
 		return 0, errors.New("vram: Measure: the function is nil")
@@ -33,6 +36,8 @@ func Measure(d Device, step func() error) (int64, error) {
 	if err := Collect(); err != nil {
 		return 0, err
 	}
+	cshim.MemoryExactPeak(true)
+	defer cshim.MemoryExactPeak(false) // also if step panics
 	if err := ResetPeak(d); err != nil {
 		return 0, err
 	}

@@ -133,7 +133,7 @@ func loaded(d Device) (int32, error) {
 // Memory is the counters of a device's allocator. PyTorch: torch.cuda.memory_stats.
 type Memory struct {
 	Allocated   int64 // bytes live, as the allocator rounds them
-	Peak        int64 // the maximum of Allocated since the start or the last ResetPeak; it may be low by a few KiB
+	Peak        int64 // the maximum of Allocated since the start or the last ResetPeak; of the CPU's up to 64 KiB a thread may be missing
 	Requested   int64 // bytes live, as they were requested
 	Reserved    int64 // Allocated + Cached
 	Cached      int64 // bytes of free blocks that the allocator keeps

@@ -108,3 +108,56 @@ func TestFlush(t *testing.T) {
 		t.Errorf("%d unreachable bytes are live", now-before)
 	}
 }
+
+// TestMeasureIsExact tests that Measure counts small blocks, which threads serve from memory reserved in advance, and that
+// the reserve is not in Peak.
+func TestMeasureIsExact(t *testing.T) {
+	leak.Check(t)
+	runtime.LockOSThread() // the reserve is a thread's
+	defer runtime.UnlockOSThread()
+	stats := func() vram.Memory {
+		t.Helper()
+		m, err := vram.Stats(vram.CPU)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	hold := func(sizes []int, f func()) {
+		t.Helper()
+		if err := tensor.WithScope(func() error {
+			for _, n := range sizes {
+				if err := tensor.Empty([]int{n}, tensor.Uint8, tensor.CPU).Err(); err != nil {
+					return err
+				}
+			}
+			f()
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	many := make([]int, 200)
+	for i := range many {
+		many[i] = 64 + i*i%5000
+	}
+	for _, sizes := range [][]int{{64}, {16 << 10}, {40 << 10, 20 << 10}, {100 << 10}, many, {1 << 20, 100}} {
+		if err := vram.ResetPeak(vram.CPU); err != nil {
+			t.Fatal(err)
+		}
+		hold(sizes, func() {
+			if m := stats(); m.Peak != m.Allocated {
+				t.Errorf("%v: the peak is %d, with %d bytes live", sizes, m.Peak, m.Allocated)
+			}
+		})
+		var live int64
+		before := stats().Allocated
+		got, err := vram.Measure(vram.CPU, func() error {
+			hold(sizes, func() { live = stats().Allocated - before })
+			return nil
+		})
+		if err != nil || got != live || live == 0 {
+			t.Errorf("%v: Measure returns %d, %v, and %d bytes were live", sizes, got, err, live)
+		}
+	}
+}

@@ -78,12 +78,15 @@ size_t small_index(size_t size) noexcept {
   return size <= 1024 ? size / kQuantum - 1 : 15 + class_of(size) - class_of(1024);
 }
 
-// While set, threads have no credit (set_credit_disabled). Written under Heaps::mutex.
+// While set, threads have no credit: memory is scarce (set_credit_disabled), or the peak is to be exact
+// (exact_peaks calls of ls_memory_exact_peak). Written under Heaps::mutex.
 std::atomic<bool> credit_disabled{false};
+bool credit_scarce = false;
+int64_t exact_peaks = 0;
 
-// A thread sets `busy`, then reads `credit_disabled`; set_credit_disabled writes that, then reads `busy`. Both
-// need a fence between the two. set_credit_disabled has the kernel execute both fences (membarrier), so that
-// allocations, which are frequent, execute none.
+// A thread sets `busy`, then reads `credit_disabled`; update_credit writes that, then reads `busy`. Both need a
+// fence between the two. update_credit has the kernel execute both fences (membarrier), so that allocations, which
+// are frequent, execute none.
 #ifdef __linux__
 bool kernel_fences = false;
 void register_fences() noexcept {
@@ -98,7 +101,7 @@ void register_fences() noexcept {}
 bool fence_all_threads() noexcept { return true; }
 #endif
 
-// A thread's counters and free lists. Only the thread writes them, except for set_credit_disabled; any thread may
+// A thread's counters and free lists. Only the thread writes them, except for update_credit; any thread may
 // read the counters. When a thread ends, the next one that starts takes its ThreadHeap over unchanged.
 struct alignas(64) ThreadHeap {
   static constexpr int64_t kCredit = 32 << 10;  // bytes reserved in the account at once
@@ -357,10 +360,10 @@ void *allocate_small(size_t asked) {
   if (__builtin_expect(!h.take(n), 0)) {
     int64_t live = 0;
     if (!credit_disabled.load() && try_admit(kCpuSlot, n + ThreadHeap::kCredit, live)) {
-      count_admitted(kCpuSlot, n + ThreadHeap::kCredit, live);
+      count_admitted(kCpuSlot, n + ThreadHeap::kCredit, live - ThreadHeap::kCredit);
       h.put(ThreadHeap::kCredit);
     } else {
-      live = admit(kCpuSlot, n, static_cast<int64_t>(asked));
+      live = enter(kCpuSlot, n, static_cast<int64_t>(asked));
       count_admitted(kCpuSlot, n, live);
     }
   }
@@ -514,15 +517,22 @@ int64_t kept_small() noexcept { return Heaps::get().sum().kept; }
 
 int64_t thread_credit() noexcept { return Heaps::get().sum().credit; }
 
-void set_credit_disabled(bool on) noexcept {
-  auto &heaps = Heaps::get();
-  std::lock_guard<std::mutex> lock(heaps.mutex);
-  if (credit_disabled.exchange(on) || !on) return;
+// Called under Heaps::mutex.
+static void update_credit(Heaps &heaps) noexcept {
+  bool off = credit_scarce || exact_peaks > 0;
+  if (credit_disabled.exchange(off) || !off) return;
   if (!fence_all_threads()) return;  // threads keep their credit until they use it again
   for (auto *h = heaps.all; h != nullptr; h = h->next) {
     while (h->busy.load()) std::this_thread::sleep_for(std::chrono::microseconds(10));
     if (int64_t credit = h->credit.exchange(0); credit != 0) release(kCpuSlot, credit);
   }
+}
+
+void set_credit_disabled(bool on) noexcept {
+  auto &heaps = Heaps::get();
+  std::lock_guard<std::mutex> lock(heaps.mutex);
+  credit_scarce = on;
+  update_credit(heaps);
 }
 
 void all_threads_catch_up() noexcept { heaps_epoch.fetch_add(1); }
@@ -640,6 +650,15 @@ ls_error *ls_memory_reset_peak(int32_t device) noexcept {
     int slot = ls::slot_of_word(device);
     if (slot != ls::kCpuSlot) return ls::devices_at(slot).reset_peak(ls::index_of(slot));
     ls::accounts[slot].peak.store(ls::in_use(ls::Heaps::get().sum()));
+  });
+}
+
+void ls_memory_exact_peak(int32_t on) noexcept {
+  ls::run_quiet([&] {
+    auto &heaps = ls::Heaps::get();
+    std::lock_guard<std::mutex> lock(heaps.mutex);
+    ls::exact_peaks = std::max<int64_t>(0, ls::exact_peaks + (on != 0 ? 1 : -1));
+    ls::update_credit(heaps);
   });
 }
 

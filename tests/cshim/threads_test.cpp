@@ -94,6 +94,7 @@ TEST_F(Concurrent, BlocksPassBetweenThreads) {
     ls_memory m;
     ls_pace p;
     int64_t freed;
+    ls_memory_exact_peak(1);
     EXPECT_OK(ls_memory_stats(kCpu, &m));
     EXPECT_GE(m.peak, m.allocated);
     EXPECT_OK(ls_memory_pace(kCpu, &p));
@@ -101,6 +102,7 @@ TEST_F(Concurrent, BlocksPassBetweenThreads) {
     EXPECT_OK(ls_memory_reset_peak(kCpu));
     EXPECT_OK(ls_memory_empty_cache(kCpu));
     EXPECT_OK(ls_memory_set_triggers(kCpu, m.allocated + kMiB, m.total + kMiB, INT64_MAX));
+    ls_memory_exact_peak(0);
     __atomic_store_n(&ls_memory_board()->due, 0, __ATOMIC_RELAXED);
   });
 }

@@ -12,7 +12,7 @@ extern "C" {
  * A device is named as in LS_DEVICE; the CPU is 0xff. Bytes are those of storages: a view adds nothing. */
 typedef struct ls_memory {
   int64_t allocated;    /* bytes live, as the allocator rounds them */
-  int64_t peak;         /* highest allocated since the last reset */
+  int64_t peak;         /* highest allocated since the last reset; see ls_memory_exact_peak */
   int64_t requested;    /* bytes live as they were asked for */
   int64_t reserved;     /* allocated, and cached */
   int64_t cached;       /* bytes of free blocks that the allocator keeps */
@@ -36,6 +36,9 @@ typedef struct ls_pace {
 } ls_pace;
 LS_API ls_error *ls_memory_pace(int32_t device, ls_pace *out) LS_NOEXCEPT;
 LS_API ls_error *ls_memory_reset_peak(int32_t device) LS_NOEXCEPT;
+/* Between a call with 1 and one with 0 the CPU's peak is exact, and small allocations take longer. At other times
+ * small blocks do not raise it while they fit into the credit of their thread, 64 KiB at most. Calls nest. */
+LS_API void ls_memory_exact_peak(int32_t on) LS_NOEXCEPT;
 /* Returns cached blocks to the system; for the CPU also malloc's free pages. */
 LS_API ls_error *ls_memory_empty_cache(int32_t device) LS_NOEXCEPT;
 /* Sets whether operator new and delete cache small objects, for libtorch and the shim. They do not at first.
