@@ -11,7 +11,8 @@ import (
 
 // StepInBackward makes each backward pass update a parameter as soon as its gradient is complete, and set the gradient to
 // nil: the gradients of all parameters never exist at the same time. Step then finds no gradients and changes nothing, so
-// a training loop stays as it is. It applies to the parameters that the optimizer has now, until remove is called.
+// a training loop stays as it is. It applies to the parameters that the optimizer has now, until remove is called. The
+// parameters, as *tensor.Tensor, keep the optimizer until then.
 //
 // It cannot be combined with what needs all gradients: clipping, GradScaler, the accumulation of gradients, and LBFGS; nor
 // with a dist.DDP, which averages a gradient after the parameter has been updated with this rank's own. Hooks of Step do
@@ -37,7 +38,8 @@ func (b *Optimizer) StepInBackward() (remove func(), err error) {
 	if b.kind.whole {
 		return remove, refuse.Error(op, tensor.ErrArgument, "%s needs all gradients", b.kind.Name)
 	}
-	// The hooks belong to the parameters, which must not keep the optimizer.
+	// A hook that referred to the optimizer would keep the parameters, which would keep their hooks, forever. So the
+	// parameters keep it as Go objects, and all can be collected together.
 	self := weak.Make(b)
 	for gi, g := range b.groups {
 		for pi, p := range g.params {
@@ -45,17 +47,19 @@ func (b *Optimizer) StepInBackward() (remove func(), err error) {
 				if b := self.Value(); b != nil {
 					return b.stepOne(gi, pi)
 				}
-				return nil
+				return refuse.Error(op, tensor.ErrArgument, "the optimizer and the parameters that it was given are gone")
 			})
 			if err != nil {
 				remove()
 				return func() {}, err
 			}
-			removes = append(removes, r)
+			removes = append(removes, r, hold(p, b))
 		}
 	}
 	return remove, nil
 }
+
+var hold = handle.Hold.(func(t *tensor.Tensor, v any) (drop func()))
 
 // stepOne steps a parameter of a group and sets its gradient to nil.
 func (b *Optimizer) stepOne(group, param int) error {

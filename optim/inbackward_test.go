@@ -6,6 +6,7 @@ import (
 	"math"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/optim"
@@ -126,35 +127,66 @@ func TestStepInBackwardFails(t *testing.T) {
 	}
 }
 
-// The hooks do not keep the optimizer.
+// A parameter keeps the optimizer until the hooks are removed, and both can be collected together.
 func TestStepInBackwardIsCollected(t *testing.T) {
-	leak.Check(t)
-	ws, loss := layers(1, 2, tensor.Float32)
-	defer release(ws)
-	collected := make(chan bool, 1)
-	func() {
-		opt, err := optim.NewSGD(ws, 0.1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := opt.StepInBackward(); err != nil {
-			t.Fatal(err)
-		}
-		runtime.AddCleanup(opt, func(c chan bool) { c <- true }, collected)
-	}()
-	for range 10 {
-		runtime.GC()
-		select {
-		case <-collected:
-			if err := tensor.WithScope(func() error { return loss().Backward() }); err != nil || ws[0].Grad() == nil {
-				t.Errorf("without the optimizer: %v", err)
+	const one, alias, removed, both = "a parameter is left", "an alias is left", "the hooks are removed", "nothing is left"
+	for _, which := range []string{one, alias, removed, both} {
+		t.Run(which, func(t *testing.T) {
+			leak.Check(t)
+			collected := make(chan bool, 1)
+			w, remove := func() (*tensor.Tensor, func()) {
+				ws, _ := layers(2, 2, tensor.Float32)
+				opt, err := optim.NewSGD(ws, 0.1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				remove, err := opt.StepInBackward()
+				if err != nil {
+					t.Fatal(err)
+				}
+				runtime.AddCleanup(opt, func(c chan bool) { c <- true }, collected)
+				if which == alias {
+					return ws[1].Alias().Keep(), nil
+				}
+				return ws[1], remove
+			}()
+			if which == removed {
+				remove()
 			}
-			_ = ws[0].SetGrad(nil)
-			return
-		default:
-		}
+			if which == both {
+				w = nil
+			}
+			remove = nil
+			gone := false
+			for range 10 {
+				runtime.GC()
+				select {
+				case gone = <-collected:
+				case <-time.After(10 * time.Millisecond):
+				}
+			}
+			if gone == (which == one) {
+				t.Errorf("the optimizer is collected: %v", gone)
+			}
+			if w == nil {
+				return
+			}
+			defer w.Release()
+			before, err := w.Detach().Sum().Item()
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = tensor.WithScope(func() error { return w.Mul(2).Sum().Backward() })
+			if errors.Is(err, tensor.ErrArgument) != (which == alias) || err != nil && which != alias {
+				t.Errorf("the backward pass returns %v", err)
+			}
+			after, err := w.Detach().Sum().Item()
+			if err != nil || (after != before) != (which == one) || (w.Grad() == nil) != (which == one) {
+				t.Errorf("the sum of the parameter was %v, is %v, %v; its gradient is %v", before, after, err, w.Grad())
+			}
+			_ = w.SetGrad(nil)
+		})
 	}
-	t.Error("the optimizer is not collected")
 }
 
 // mean returns the mean of a tensor.

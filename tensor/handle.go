@@ -47,6 +47,7 @@ func init() {
 	handle.AtPassEnd = atPassEnd
 	handle.KeepInCheckpoint = keepInCheckpoint
 	handle.AdamStep = adamStep
+	handle.Hold = hold
 	handle.WithAnomaly = withAnomaly
 	handle.WithAttention = withAttention
 	handle.RegisterMulti = registerMulti

@@ -28,9 +28,29 @@ type unscopedRef struct {
 // the tensor.
 type anchor struct {
 	*unscopedRef
+	held map[*any]struct{} // values of hold, guarded by holding
 	// Making a weak pointer, the runtime searches those of the objects in the same span. Larger objects mean fewer of
 	// them.
-	_ [56]byte
+	_ [48]byte
+}
+
+var holding sync.Mutex
+
+// hold makes v reachable for as long as t is, or until drop is called. v may refer to t: both are Go objects.
+func hold(t *Tensor, v any) (drop func()) {
+	t.attach()
+	a, key := t.anchor.Load(), &v
+	holding.Lock()
+	defer holding.Unlock()
+	if a.held == nil {
+		a.held = map[*any]struct{}{}
+	}
+	a.held[key] = struct{}{}
+	return func() {
+		holding.Lock()
+		defer holding.Unlock()
+		delete(a.held, key)
+	}
 }
 
 // attach makes t be freed once it is unreachable.

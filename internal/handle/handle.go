@@ -58,7 +58,9 @@ var (
 	RoundStochastic any // func(to, from *tensor.Tensor) error
 	// Returns the activation of x.Linear(weight, bias), in one native call.
 	LinearActivation any // func(x, weight, bias *tensor.Tensor, a cshim.Activation) *tensor.Tensor
-	AdamStep         any // func(how Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error
+	// Makes v reachable for as long as t is, or until drop is called; v may refer to t.
+	Hold     any // func(t *tensor.Tensor, v any) (drop func())
+	AdamStep any // func(how Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error
 )
 
 // Adam holds the settings of AdamStep.
