@@ -198,9 +198,10 @@ func TestAutocastCastsOnce(t *testing.T) {
 		f    func(w, x *tensor.Tensor) *tensor.Tensor
 		want int64
 	}{
-		"once":           {twice(nothing), 1},
-		"after NoGrad":   {twice(noGrad), 2},
-		"after a region": {func(w, x *tensor.Tensor) *tensor.Tensor { return twice(nothing)(w, twice(nothing)(w, x)) }, 2},
+		"once":             {twice(nothing), 1},
+		"after NoGrad":     {twice(noGrad), 2},
+		"after EnableGrad": {twice(func(*tensor.Tensor) error { return autograd.EnableGrad(func() error { return nil }) }), 1},
+		"after a region":   {func(w, x *tensor.Tensor) *tensor.Tensor { return twice(nothing)(w, twice(nothing)(w, x)) }, 2},
 		"nested, same dtype": {twice(func(w *tensor.Tensor) error {
 			return autograd.WithAutocast(tensor.CPUType, tensor.BFloat16, func() error { return nil })
 		}), 1},
@@ -295,26 +296,32 @@ func TestAutocastGradientAfterUnrecordedCast(t *testing.T) {
 // A change of a weight in a region is seen.
 func TestAutocastSeesChangedWeights(t *testing.T) {
 	leak.Check(t)
-	err := tensor.WithScope(func() error {
-		w, x := tensor.Ones([]int{4, 4}).RequiresGrad_(), tensor.Ones([]int{1, 4})
-		var before, after float64
-		err := autograd.WithAutocast(tensor.CPUType, tensor.BFloat16, func() (err error) {
-			if before, err = x.MatMul(w).Sum().Item(); err != nil {
-				return err
+	for name, inside := range map[string]func(change, read func() error) error{
+		"after NoGrad": func(change, read func() error) error { return errors.Join(autograd.NoGrad(change), read()) },
+		"in EnableGrad": func(change, read func() error) error {
+			return autograd.NoGrad(func() error { return errors.Join(change(), autograd.EnableGrad(read)) })
+		},
+	} {
+		err := tensor.WithScope(func() error {
+			w, x := tensor.Ones([]int{4, 4}).RequiresGrad_(), tensor.Ones([]int{1, 4})
+			var before, after float64
+			err := autograd.WithAutocast(tensor.CPUType, tensor.BFloat16, func() (err error) {
+				if before, err = x.MatMul(w).Sum().Item(); err != nil {
+					return err
+				}
+				return inside(func() error { return w.Mul_(2).Err() }, func() (err error) {
+					after, err = x.MatMul(w).Sum().Item()
+					return err
+				})
+			})
+			if before != 16 || after != 32 {
+				t.Errorf("%s: %v before, %v after, want 16 and 32", name, before, after)
 			}
-			if err := autograd.NoGrad(func() error { return w.Mul_(2).Err() }); err != nil {
-				return err
-			}
-			after, err = x.MatMul(w).Sum().Item()
 			return err
 		})
-		if before != 16 || after != 32 {
-			t.Errorf("%v before, %v after, want 16 and 32", before, after)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

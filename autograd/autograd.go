@@ -46,7 +46,12 @@ func NoGrad(f func() error) error {
 
 // EnableGrad runs f with the recording of gradients enabled, for example inside NoGrad, and returns f's error. PyTorch:
 // torch.enable_grad.
-func EnableGrad(f func() error) error { return mode("EnableGrad", handle.WithGrad, true, f) }
+func EnableGrad(f func() error) error {
+	if !tensor.GradEnabled() {
+		handle.ForgetCasts(false) // what runs without gradients may have changed weights
+	}
+	return mode("EnableGrad", handle.WithGrad, true, f)
+}
 
 // Inference runs f in inference mode and returns f's error. It is like NoGrad, but tensors that f makes can never take
 // part in the recording of gradients, which saves some bookkeeping. PyTorch: torch.inference_mode.

@@ -52,3 +52,38 @@ func TestStepInAutocast(t *testing.T) {
 		}
 	}
 }
+
+// Each evaluation of a step of LBFGS within a region of autocast sees the weights as they are.
+func TestLBFGSInAutocast(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		w, x := tensor.Ones([]int{4, 4}).RequiresGrad_(), tensor.Ones([]int{1, 4})
+		opt, err := optim.NewLBFGS([]*tensor.Tensor{w}, 0.1, optim.MaxIter(4))
+		if err != nil {
+			return err
+		}
+		defer opt.Release()
+		calls := 0
+		err = autograd.WithAutocast(tensor.CPUType, tensor.BFloat16, func() error {
+			_, err := opt.StepClosure(func() (*tensor.Tensor, error) {
+				calls++
+				opt.ZeroGrad()
+				y := x.MatMul(w)
+				fresh := x.MatMul(w.Detach()) // its cast is not kept
+				if same, err := y.Equal(fresh); err != nil || !same {
+					t.Errorf("evaluation %d: the product is %v, with the weight as it is %v, %v", calls, y, fresh, err)
+				}
+				loss := y.To(tensor.Float32).Pow(2).Sum()
+				return loss, loss.Backward()
+			})
+			return err
+		})
+		if calls < 3 {
+			t.Errorf("the closure ran %d times", calls)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
