@@ -210,10 +210,15 @@ func TestHooks(t *testing.T) {
 	}
 	removes := []func(){opt.RegisterStepPreHook(say("pre")), opt.RegisterStepPostHook(say("post")), opt.RegisterStateDictPreHook(say("state")),
 		opt.RegisterStateDictPostHook(change("stated")), opt.RegisterLoadStateDictPreHook(change("load")), opt.RegisterLoadStateDictPostHook(say("loaded"))}
-	if err := errors.Join(opt.Step(), opt.LoadStateDict(opt.StateDict())); err != nil {
+	closure := func() (*tensor.Tensor, error) {
+		calls = append(calls, "closure")
+		return tensor.ScalarTensor(1.0), nil
+	}
+	_, err = opt.StepClosure(closure)
+	if err := errors.Join(err, opt.Step(), opt.LoadStateDict(opt.StateDict())); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"pre", "post", "state", "stated", "load", "loaded"}
+	want := []string{"pre", "closure", "post", "pre", "post", "state", "stated", "load", "loaded"}
 	if len(calls) != len(want) {
 		t.Fatalf("the hooks ran as %v, want %v", calls, want)
 	}
@@ -230,6 +235,9 @@ func TestHooks(t *testing.T) {
 	opt.RegisterStepPreHook(func(*optim.Optimizer) error { return stop })
 	if err := errors.Join(opt.Step()); !errors.Is(err, stop) || len(calls) != len(want) {
 		t.Errorf("Step returns %v after %v", err, calls)
+	}
+	if _, err := opt.StepClosure(closure); !errors.Is(err, stop) || len(calls) != len(want) {
+		t.Errorf("StepClosure returns %v after %v", err, calls)
 	}
 	(*optim.Optimizer)(nil).RegisterStepPreHook(nil)()
 	opt.RegisterLoadStateDictPreHook(nil)()

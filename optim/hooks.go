@@ -71,8 +71,8 @@ func (b *Optimizer) hook(which int, f func(*Optimizer) error) (remove func()) {
 	return add(&b.hooks.mu, &b.hooks.lists[which], f)
 }
 
-// RegisterStepPreHook calls f before each step. If f returns an error, Step returns it and changes nothing. The result
-// removes the hook. PyTorch: Optimizer.register_step_pre_hook.
+// RegisterStepPreHook calls f before each step, and before the closure of StepClosure. If f returns an error, Step returns
+// it and changes nothing. The result removes the hook. PyTorch: Optimizer.register_step_pre_hook.
 func (b *Optimizer) RegisterStepPreHook(f func(*Optimizer) error) (remove func()) {
 	return b.hook(preStep, f)
 }

@@ -284,15 +284,18 @@ func (b *Optimizer) StepClosure(closure func() (*tensor.Tensor, error)) (float64
 		})
 		return loss, err
 	}
+	if err := b.hooks.run(preStep, b); err != nil {
+		return 0, err
+	}
 	if b.kind == nil || !b.kind.whole {
 		loss, err := evaluate()
 		if err != nil {
 			return 0, err
 		}
-		return loss, b.Step()
-	}
-	if err := b.hooks.run(preStep, b); err != nil {
-		return 0, err
+		if err := b.lockedStep(); err != nil {
+			return loss, err
+		}
+		return loss, b.hooks.run(postStep, b)
 	}
 	loss, err := b.minimize(evaluate)
 	if err != nil {
