@@ -997,6 +997,7 @@ func TestSchedulesRefuse(t *testing.T) {
 		optim.WarmupCosine(5, 9, -1), optim.WarmupStep(0, 1, 1), optim.WarmupStep(1, -1, 1), optim.ConstantLR(0, 1), optim.ConstantLR(2, 1),
 		optim.ConstantLR(1, -1), optim.MultiStepLR(nil, inf), optim.ExponentialLR(nan), optim.PolynomialLR(0, 1), optim.PolynomialLR(1, nan),
 		optim.ChainedScheduler(), optim.ChainedScheduler(optim.StepLR(0, 1)), optim.CyclicLR(nil, one, 5), optim.CyclicLR(one, one, 0),
+		optim.ChainedScheduler(optim.CyclicLR(one, one, 5), optim.ReduceLROnPlateau()),
 		optim.CyclicLR(one, []float64{1, 2, 3}, 5), optim.CyclicLR(one, one, 5, optim.Mode("square")), optim.CyclicLR(one, one, 5, optim.StepSizeDown(-1)),
 		optim.CyclicLR(one, one, 5, optim.BaseMomentum(nan)), optim.CyclicLR(one, one, 5, optim.ScheduleOption{}), optim.CyclicLR(one, one, 5, optim.Patience(1)),
 		optim.CosineAnnealingWarmRestarts(0), optim.CosineAnnealingWarmRestarts(1, optim.TMult(0)), optim.OneCycleLR(one, 0),
@@ -1005,12 +1006,16 @@ func TestSchedulesRefuse(t *testing.T) {
 		optim.ReduceLROnPlateau(optim.Factor(1)), optim.ReduceLROnPlateau(optim.Mode("x")), optim.ReduceLROnPlateau(optim.Threshold(1, "x")),
 		optim.ReduceLROnPlateau(optim.Patience(-1)), optim.ReduceLROnPlateau(optim.MinLR(1, 2, 3)), optim.SWALR(nil, 5), optim.SWALR(one, -1),
 		optim.SWALR(one, 5, optim.AnnealStrategy("x")), optim.LambdaLR(func(int) float64 { return 1 }, func(int) float64 { return 1 })} {
-		opt, err := optim.NewSGD(p.params[:1], 0.4)
+		opt, err := optim.NewSGD(p.params[:1], 0.4, optim.Momentum(0.5))
 		if err != nil {
 			t.Fatal(err)
 		}
+		before := fmt.Sprint(opt.StateDict())
 		if _, err := optim.NewScheduler(opt, s); err == nil {
 			t.Errorf("NewScheduler accepts schedule %d", i)
+		}
+		if after := fmt.Sprint(opt.StateDict()); after != before {
+			t.Errorf("NewScheduler with schedule %d leaves %s, before %s", i, after, before)
 		}
 	}
 	if _, err := optim.NewScheduler(nil, optim.StepLR(1, 1)); err == nil {

@@ -215,7 +215,8 @@ type Scheduler struct {
 // NewScheduler applies a schedule to opt, and sets the rates of step 0. The base rate of a group is its learning rate
 // when its first scheduler was made, which the group's Extra keeps as "initial_lr". Call it after the last AddGroup: of a
 // group that is added later, schedules that multiply the current rate, such as StepLR, multiply that, as in PyTorch; a step
-// of the others, such as LambdaLR, is an error. PyTorch: the constructors of torch.optim.lr_scheduler.
+// of the others, such as LambdaLR, is an error. If NewScheduler returns an error, it has changed nothing. PyTorch: the
+// constructors of torch.optim.lr_scheduler.
 func NewScheduler(opt *Optimizer, schedule Schedule) (*Scheduler, error) {
 	const op = "NewScheduler"
 	switch {
@@ -228,8 +229,16 @@ func NewScheduler(opt *Optimizer, schedule Schedule) (*Scheduler, error) {
 	}
 	opt.mu.Lock()
 	defer opt.mu.Unlock()
+	before := make([]Group, len(opt.groups))
+	for i, g := range opt.groups {
+		before[i] = *g
+	}
 	c, err := schedule.apply(opt)
 	if err != nil {
+		for i := range before {
+			g, old := opt.groups[i], &before[i]
+			g.LR, g.Momentum, g.Beta1, g.Extra = old.LR, old.Momentum, old.Beta1, old.Extra
+		}
 		return nil, refuse.Error(op, tensor.ErrArgument, "%v", err)
 	}
 	return &Scheduler{opt: opt, course: c}, nil
