@@ -296,6 +296,47 @@ func TestSchedulesLoadAtTheEdges(t *testing.T) {
 	restarts.Step()
 }
 
+// TestSchedulesLoadMomentum tests that a schedule which cycles the momentum, or beta1, restores it with its state.
+func TestSchedulesLoadMomentum(t *testing.T) {
+	leak.Check(t)
+	p := tensor.Ones([]int{2}).RequiresGrad_()
+	defer p.Release()
+	cyclic := optim.CyclicLR([]float64{0.01}, []float64{0.1}, 4)
+	cycle := optim.OneCycleLR([]float64{0.1}, 12)
+	for name, schedule := range map[string]optim.Schedule{
+		"CyclicLR": cyclic, "OneCycleLR": cycle,
+		"scaled":     optim.CyclicLR([]float64{0.01}, []float64{0.1}, 4, optim.ScaleFn(func(x float64) float64 { return 1 / x }, false)),
+		"in a chain": optim.ChainedScheduler(cyclic, optim.ConstantLR(0.5, 2)),
+		"then":       optim.SequentialLR([]int{4}, optim.OneCycleLR([]float64{0.1}, 6), optim.ExponentialLR(0.9)),
+		"at last":    optim.SequentialLR([]int{4}, optim.ExponentialLR(0.9), cyclic),
+	} {
+		for _, make := range []constructor{with(optim.NewSGD, optim.Momentum(0.5)), optim.NewAdam} {
+			start := func() (*optim.Group, *optim.Scheduler) {
+				opt, err := make([]*tensor.Tensor{p}, 0.1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s, err := optim.NewScheduler(opt, schedule)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return opt.Groups()[0], s
+			}
+			g, s := start()
+			for step := range 11 {
+				h, again := start()
+				if err := again.LoadStateDict(s.StateDict()); err != nil {
+					t.Fatal(err)
+				}
+				if h.Momentum != g.Momentum || h.Beta1 != g.Beta1 || h.LR != g.LR {
+					t.Errorf("%s, step %d: momentum %v, beta1 %v and rate %v, want %v, %v and %v", name, step, h.Momentum, h.Beta1, h.LR, g.Momentum, g.Beta1, g.LR)
+				}
+				s.Step()
+			}
+		}
+	}
+}
+
 // TestAdafactorOfNaN tests that an element whose gradient is NaN does not make the others NaN.
 func TestAdafactorOfNaN(t *testing.T) {
 	leak.Check(t)
