@@ -33,10 +33,13 @@ var adagrad = &Algorithm{
 		f.do("addcdiv_.Scalar", b.Params, grads, std)
 		return f.err
 	},
-	SparseStep: func(g *Group, b *Batch) error {
+	checkSparse: func(g *Group) error {
 		if g.WeightDecay != 0 {
 			return errors.New("sparse gradients need a WeightDecay of 0")
 		}
+		return nil
+	},
+	SparseStep: func(g *Group, b *Batch) error {
 		rates := adagradRates(g, b)
 		return eachSparse(g, b, func(i int, s *sparse) error {
 			sum := b.State[0][i]

@@ -40,6 +40,8 @@ type Algorithm struct {
 	// SparseStep is Step for parameters with sparse gradients. Nil means that gradients must be dense.
 	SparseStep func(g *Group, b *Batch) error
 
+	checkSparse func(g *Group) error // returns an error for hyperparameters with which SparseStep cannot run
+
 	fast    func(g *Group, bk *bucket) error // steps a bucket whose parameters all have state; reads the gradients itself
 	whole   bool                             // all parameters together, in a step with a closure; no master weights
 	real    bool                             // rejects complex parameters
@@ -122,6 +124,21 @@ func New(a Algorithm, params []*tensor.Tensor, lr float64, opts ...Option) (*Opt
 		names[s.Name] = true
 	}
 	return newOptimizer(&a, params, lr, opts)
+}
+
+// refuses returns the error of sparse or dense gradients that the algorithm does not take with the group's settings.
+func (a *Algorithm) refuses(g *Group, sparse bool) error {
+	switch {
+	case sparse && a.SparseStep == nil:
+		return refuse.Error(a.Name, tensor.ErrArgument, "the gradients must be dense")
+	case !sparse && a.Step == nil:
+		return refuse.Error(a.Name, tensor.ErrArgument, "the gradients must be sparse")
+	case sparse && a.checkSparse != nil:
+		if err := a.checkSparse(g); err != nil {
+			return refuse.Error(a.Name, tensor.ErrArgument, "%v", err)
+		}
+	}
+	return nil
 }
 
 // undivided is a CheckParam for algorithms whose steps combine the elements of a parameter.

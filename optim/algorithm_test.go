@@ -288,6 +288,45 @@ func TestSparseAndDense(t *testing.T) {
 	}
 }
 
+// TestRefusedGradientChangesNothing tests that a sparse gradient that the settings refuse ends a step before another
+// parameter of the group has changed.
+func TestRefusedGradientChangesNothing(t *testing.T) {
+	leak.Check(t)
+	for name, make := range map[string]constructor{"SGD": with(optim.NewSGD, optim.WeightDecay(0.1)), "Adagrad": with(optim.NewAdagrad, optim.WeightDecay(0.1)),
+		"Adam": optim.NewAdam, "RMSprop": optim.NewRMSprop} {
+		ps := []*tensor.Tensor{ones(tensor.Float32), ones(tensor.Float64), ones(tensor.Float32)}
+		opt, err := make(ps, 0.1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			err := tensor.WithScope(func() error {
+				return errors.Join(ps[0].SetGrad(tensor.Ones([]int{3})), ps[1].SetGrad(tensor.Ones([]int{3}, tensor.Float64)),
+					ps[2].SetGrad(tensor.Ones([]int{3}).ToSparse()))
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := fmt.Sprint(ps, opt.StateDict())
+			if err := opt.Step(); !errors.Is(err, tensor.ErrArgument) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if after := fmt.Sprint(ps, opt.StateDict()); after != before {
+				t.Errorf("%s: a step that failed leaves %s, before %s", name, after, before)
+			}
+			if err := ps[2].SetGrad(ps[2].Detach().OnesLike()); err != nil { // so that the next step is not the first
+				t.Fatal(err)
+			}
+			if err := opt.Step(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		opt.ZeroGrad()
+		opt.Release()
+		release(ps)
+	}
+}
+
 // TestGradScaler compares with PyTorch's GradScaler.
 func TestGradScaler(t *testing.T) {
 	leak.Check(t)

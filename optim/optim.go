@@ -39,6 +39,8 @@ type bucket struct {
 	full    Batch              // of all parameters, once all have state
 	part    Batch              // of some of the parameters with a gradient
 	grads   []*tensor.Tensor   // of the current step, by parameter
+	parts   [4]bool            // of the current step, by whether gradients are sparse and whether it is the first step
+	missing bool               // whether a parameter has no gradient in the current step
 }
 
 type place struct {
@@ -343,6 +345,11 @@ func (b *Optimizer) step(g *Group) error {
 			bk.clear()
 		}
 	}()
+	for _, bk := range g.buckets { // before a parameter of the group changes
+		if err := b.divide(g, bk); err != nil {
+			return err
+		}
+	}
 	for _, bk := range g.buckets {
 		if err := b.stepBucket(g, bk); err != nil {
 			return err
@@ -389,19 +396,27 @@ func (g *Group) stored(bk *bucket, i int) *tensor.Tensor {
 	}
 }
 
-func (b *Optimizer) stepBucket(g *Group, bk *bucket) error {
-	var parts [4]bool // by whether gradients are sparse, and whether it is the first step
-	missing := false
+// divide sets the parts of a step. It returns an error if the algorithm does not take the gradients.
+func (b *Optimizer) divide(g *Group, bk *bucket) error {
+	bk.parts, bk.missing = [4]bool{}, false
 	for i, grad := range bk.grads {
 		if grad == nil {
-			missing = true
+			bk.missing = true
 			continue
 		}
-		parts[which(grad.IsSparse(), !b.started(g, bk, i))] = true
+		sparse := grad.IsSparse()
+		if err := b.kind.refuses(g, sparse); err != nil {
+			return err
+		}
+		bk.parts[which(sparse, !b.started(g, bk, i))] = true
 	}
+	return nil
+}
+
+func (b *Optimizer) stepBucket(g *Group, bk *bucket) error {
 	usual := [4]bool{}
 	usual[which(false, false)] = true
-	if !missing && parts == usual && !g.halved(bk) && !g.rounds(bk) {
+	if !bk.missing && bk.parts == usual && !g.halved(bk) && !g.rounds(bk) {
 		// In the usual case the lists are those of the previous step.
 		if bk.full.Params == nil {
 			bk.full = Batch{Params: bk.params, State: bk.state, Steps: bk.steps}
@@ -416,7 +431,7 @@ func (b *Optimizer) stepBucket(g *Group, bk *bucket) error {
 	}
 	for _, first := range []bool{true, false} {
 		for _, sparse := range []bool{false, true} {
-			if !parts[which(sparse, first)] {
+			if !bk.parts[which(sparse, first)] {
 				continue
 			}
 			if err := b.stepPart(g, bk, sparse, first); err != nil {
@@ -445,14 +460,14 @@ func count(steps []float64, by float64) {
 }
 
 func (b *Optimizer) run(g *Group, batch *Batch, sparse bool) error {
-	step, how := b.kind.Step, "sparse"
+	if err := b.kind.refuses(g, sparse); err != nil {
+		return err
+	}
+	step := b.kind.Step
 	if sparse {
-		step, how = b.kind.SparseStep, "dense"
+		step = b.kind.SparseStep
 	} else if batch.Params[0].DType().IsComplex() {
 		batch = batch.real()
-	}
-	if step == nil {
-		return refuse.Error(b.kind.Name, tensor.ErrArgument, "the gradients must be %s", how)
 	}
 	g.sparse = g.sparse || sparse
 	if err := step(g, batch); err != nil {

@@ -33,10 +33,13 @@ var sgd = &Algorithm{
 			g.Dampening, g.Nesterov, g.Maximize, b.First && g.Momentum != 0)
 		return err
 	},
-	SparseStep: func(g *Group, b *Batch) error {
+	checkSparse: func(g *Group) error {
 		if g.Momentum != 0 || g.WeightDecay != 0 {
 			return errors.New("sparse gradients need a Momentum and a WeightDecay of 0")
 		}
+		return nil
+	},
+	SparseStep: func(g *Group, b *Batch) error {
 		rate := -g.LR
 		if g.Maximize {
 			rate = g.LR
