@@ -186,6 +186,51 @@ func TestMasterWeightsAfterPlain(t *testing.T) {
 	}
 }
 
+// TestFailedStepKeepsState tests that a step that fails drops the state that it made, and no other.
+func TestFailedStepKeepsState(t *testing.T) {
+	leak.Check(t)
+	fail := false
+	used := func(g *optim.Group, _ *tensor.Tensor) bool { return g.Extra["more"] != 0 }
+	a := optim.Algorithm{Name: "Test", Options: []string{"more"}, Slots: []optim.Slot{{Name: "sum"}, {Name: "more", Used: used}}, Counts: true,
+		Step: func(_ *optim.Group, b *optim.Batch) error {
+			if fail {
+				return errors.New("stop")
+			}
+			return b.State[0][0].Add_(b.Grads[0]).Err()
+		}}
+	p := ones(tensor.BFloat16)
+	defer p.Release()
+	opt, err := optim.New(a, []*tensor.Tensor{p}, 0.1, optim.MasterWeights())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Release()
+	setGrad(t, p, 1)
+	defer opt.ZeroGrad()
+	step := func(fails bool, want string) {
+		t.Helper()
+		fail = fails
+		if err := opt.Step(); (err != nil) != fails {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(opt.StateDict().State); got != want {
+			t.Errorf("the state is %s, want %s", got, want)
+		}
+	}
+	state := func() string { return fmt.Sprint(opt.StateDict().State) }
+	step(true, "map[]")
+	fail = false
+	if err := opt.Step(); err != nil {
+		t.Fatal(err)
+	}
+	step(true, state())
+	opt.Groups()[0].Extra = map[string]float64{"more": 1}
+	if s := opt.StateDict().State[0]; s["step"] != 1.0 || s["sum"] == nil || s["more"] != nil {
+		t.Errorf("the state is %v", s)
+	}
+	step(true, state())
+}
+
 func TestHooks(t *testing.T) {
 	leak.Check(t)
 	p := ones(tensor.Float32)

@@ -528,23 +528,24 @@ func (b *Optimizer) stepSome(g *Group, bk *bucket, at []int, sparse, first bool)
 		part.State[s] = part.State[s][:0]
 	}
 	counted := 0
+	var made []**tensor.Tensor
 	undo := func(err error) error {
-		for k, i := range at {
-			if first {
-				bk.drop(i) // the state of a parameter whose first step failed
-			} else if k < counted {
-				bk.steps[i] = max(0, bk.steps[i]-1)
-			}
+		for _, t := range made {
+			(*t).Release()
+			*t = nil
+		}
+		for _, i := range at[:counted] {
+			bk.steps[i]--
 		}
 		return err
 	}
 	rounded := make([]*tensor.Tensor, 0, len(at))
 	for _, i := range at {
-		if err := g.copyMaster(bk, i); err != nil {
+		if err := g.copyMaster(bk, i, &made); err != nil {
 			return undo(err)
 		}
 		if first {
-			if err := b.start(g, bk, i); err != nil {
+			if err := b.start(g, bk, i, &made); err != nil {
 				return undo(err)
 			}
 		}
@@ -582,20 +583,21 @@ func (b *Optimizer) stepSome(g *Group, bk *bucket, at []int, sparse, first bool)
 
 var roundStochastic = handle.RoundStochastic.(func(to, from *tensor.Tensor) error)
 
-// copyMaster makes the float32 copy of a parameter, if the group keeps one and it does not exist.
-func (g *Group) copyMaster(bk *bucket, i int) error {
+// copyMaster makes the float32 copy of a parameter, if the group keeps one and it does not exist, and adds it to made.
+func (g *Group) copyMaster(bk *bucket, i int, made *[]**tensor.Tensor) error {
 	if !g.halved(bk) || bk.masters[i] != nil {
 		return nil
 	}
 	t, err := kept(bk.params[i].Detach().To(tensor.Float32))
 	if err == nil {
 		bk.masters[i] = t
+		*made = append(*made, &bk.masters[i])
 	}
 	return err
 }
 
-// start makes the state of a parameter before its first step.
-func (b *Optimizer) start(g *Group, bk *bucket, i int) error {
+// start makes the state that a parameter lacks before a step, and adds it to made.
+func (b *Optimizer) start(g *Group, bk *bucket, i int, made *[]**tensor.Tensor) error {
 	stored := g.stored(bk, i)
 	for s := range bk.state {
 		slot := &b.kind.Slots[s]
@@ -607,6 +609,7 @@ func (b *Optimizer) start(g *Group, bk *bucket, i int) error {
 			return err
 		}
 		bk.state[s][i] = t
+		*made = append(*made, &bk.state[s][i])
 	}
 	return nil
 }
