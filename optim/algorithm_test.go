@@ -137,6 +137,40 @@ func TestMasterWeights(t *testing.T) {
 	}
 }
 
+// TestMasterWeightsOfChangedParameter tests that a step starts from the elements that the program has set, and from the
+// copy's of those that it has not changed.
+func TestMasterWeightsOfChangedParameter(t *testing.T) {
+	leak.Check(t)
+	for _, load := range []bool{false, true} {
+		p := ones(tensor.BFloat16)
+		opt, err := optim.NewSGD([]*tensor.Tensor{p}, 1.0/1024, optim.MasterWeights())
+		if err != nil {
+			t.Fatal(err)
+		}
+		setGrad(t, p, 1)
+		if err := opt.Step(); err != nil {
+			t.Fatal(err)
+		}
+		golden.Exact(t, "the parameter", p, []float64{1, 1, 1}) // rounded
+		if load {
+			if err := opt.LoadStateDict(opt.StateDict()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err = tensor.WithScope(func() error {
+			return autograd.NoGrad(func() error { return p.Copy_(tensor.FromSlice([]float32{1, 5, 1}, nil)).Err() })
+		})
+		if err := errors.Join(err, opt.Step()); err != nil {
+			t.Fatal(err)
+		}
+		master, _ := opt.StateDict().State[0]["master"].(*tensor.Tensor)
+		golden.Exact(t, "the copy", master, []float64{1 - 2.0/1024, 5 - 1.0/1024, 1 - 2.0/1024})
+		opt.ZeroGrad()
+		opt.Release()
+		p.Release()
+	}
+}
+
 // TestMasterWeightsAfterPlain continues training with MasterWeights from a state of bfloat16, as PyTorch has it.
 func TestMasterWeightsAfterPlain(t *testing.T) {
 	leak.Check(t)

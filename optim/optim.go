@@ -34,6 +34,7 @@ type bucket struct {
 	device  tensor.Device
 	params  []*tensor.Tensor
 	masters []*tensor.Tensor   // float32 copies by parameter; nil until the first step, and without MasterWeights
+	written []int              // by parameter: its version once the last step had rounded its copy to it
 	state   [][]*tensor.Tensor // by slot, then by parameter; nil until the parameter has had a gradient
 	steps   []float64          // by parameter
 	full    Batch              // of all parameters, once all have state
@@ -148,6 +149,7 @@ func (g *Group) put(p *tensor.Tensor, slots int) {
 	g.at = append(g.at, place{home, len(home.params)})
 	home.params = append(home.params, p)
 	home.masters = append(home.masters, nil)
+	home.written = append(home.written, 0)
 	home.steps = append(home.steps, 0)
 	home.grads = append(home.grads, nil)
 	for s := range home.state {
@@ -570,6 +572,9 @@ func (b *Optimizer) stepSome(g *Group, bk *bucket, at []int, sparse, first bool)
 	case g.halved(bk):
 		var f foreach
 		f.do("copy_", rounded, part.Params)
+		for _, i := range at {
+			bk.written[i] = bk.params[i].Version()
+		}
 		return f.err
 	case g.rounds(bk):
 		for k, p := range rounded {
@@ -583,12 +588,18 @@ func (b *Optimizer) stepSome(g *Group, bk *bucket, at []int, sparse, first bool)
 
 var roundStochastic = handle.RoundStochastic.(func(to, from *tensor.Tensor) error)
 
-// copyMaster makes the float32 copy of a parameter, if the group keeps one and it does not exist, and adds it to made.
+// copyMaster makes the float32 copy of a parameter, if the group keeps one and it does not exist, and adds it to made. If
+// the program has changed the parameter since the copy was rounded to it, the elements that differ replace the copy's.
 func (g *Group) copyMaster(bk *bucket, i int, made *[]**tensor.Tensor) error {
-	if !g.halved(bk) || bk.masters[i] != nil {
+	m, p := bk.masters[i], bk.params[i]
+	switch {
+	case !g.halved(bk) || m != nil && bk.written[i] == p.Version():
 		return nil
+	case m != nil:
+		p = p.Detach()
+		return m.Copy_(tensor.Where(m.To(bk.dtype).Eq(p), m, p.To(tensor.Float32))).Err()
 	}
-	t, err := kept(bk.params[i].Detach().To(tensor.Float32))
+	t, err := kept(p.Detach().To(tensor.Float32))
 	if err == nil {
 		bk.masters[i] = t
 		*made = append(*made, &bk.masters[i])

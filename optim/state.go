@@ -376,7 +376,7 @@ func (b *Optimizer) load(s State) error {
 				}
 			}
 			if l.master != nil {
-				at.b.masters[at.i] = l.master.Keep()
+				at.b.masters[at.i], at.b.written[at.i] = l.master.Keep(), -1
 			}
 		}
 		params = params[len(g.at):]
