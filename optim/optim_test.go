@@ -793,7 +793,8 @@ func TestStateDictFlags(t *testing.T) {
 	}
 }
 
-// TestExtraNumbers tests that a state's other numbers are loaded, whatever their type.
+// TestExtraNumbers tests that a state's other numbers are loaded, whatever their type, and that its other entries are
+// written back.
 func TestExtraNumbers(t *testing.T) {
 	leak.Check(t)
 	p := ones(tensor.Float32)
@@ -805,8 +806,22 @@ func TestExtraNumbers(t *testing.T) {
 	s := opt.StateDict()
 	s.ParamGroups[0]["lr"], s.ParamGroups[0]["initial_lr"] = 0.25, 1
 	s.ParamGroups[0]["lr_mult"], s.ParamGroups[0]["on"] = int64(2), true
+	list := []any{"a", 1.5, true, nil}
+	for k, v := range map[string]any{"name": "decay", "frozen": false, "tags": list, "none": nil, "tensor": p, "tensors": []any{p}} {
+		s.ParamGroups[0][k] = v
+	}
 	if err := opt.LoadStateDict(s); err != nil {
 		t.Fatal(err)
+	}
+	list[0] = "b" // the caller's
+	g := opt.StateDict().ParamGroups[0]
+	for k, want := range map[string]string{"name": "decay", "frozen": "false", "tags": "[a 1.5 true <nil>]", "none": "<nil>", "on": "true"} {
+		if v, ok := g[k]; !ok || fmt.Sprint(v) != want {
+			t.Errorf("%s is %v, want %s", k, v, want)
+		}
+	}
+	if g["tensor"] != nil || g["tensors"] != nil {
+		t.Errorf("the group keeps the program's tensors: %v", g)
 	}
 	if extra := opt.Groups()[0].Extra; len(extra) != 2 || extra["lr_mult"] != 2 {
 		t.Errorf("the group's numbers are %v", extra)

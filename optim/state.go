@@ -158,8 +158,9 @@ func anys[T any](vs []T) []any {
 }
 
 // StateDict returns the optimizer's state and hyperparameters, for a checkpoint. The flags of PyTorch's implementation
-// (fused, foreach, differentiable, capturable) are those of the state that was loaded, if any. Groups with complex
-// parameters or sparse gradients are not fused, which PyTorch would refuse. PyTorch: Optimizer.state_dict.
+// (fused, foreach, differentiable, capturable) are those of the state that was loaded, if any, as are a group's other
+// strings, bools and lists. Groups with complex parameters or sparse gradients are not fused, which PyTorch would refuse. A
+// tensor that an option needs which was set since the parameter's last step is nil. PyTorch: Optimizer.state_dict.
 func (b *Optimizer) StateDict() State {
 	s := State{map[int]map[string]any{}, nil}
 	if b == nil {
@@ -187,6 +188,9 @@ func (b *Optimizer) snapshot(state map[int]map[string]any, groups *[]map[string]
 			torch[k] = v
 		}
 		for k, v := range g.flags {
+			if list, ok := v.([]any); ok {
+				v = slices.Clone(list)
+			}
 			torch[k] = v
 		}
 		if torch["fused"] == true && (g.sparse || g.anyComplex()) {
@@ -271,19 +275,39 @@ func (b *Optimizer) LoadStateDict(s State) error {
 	return b.hooks.run(postLoad, b)
 }
 
-// flags returns PyTorch's settings of a group for how it computes, which StateDict writes back.
-func (a *Algorithm) flags(from map[string]any) map[string]any {
+// flags returns what StateDict writes back of a group: PyTorch's settings for how it computes, and entries that this package
+// does not know, other than numbers, which Group.Extra holds.
+func (a *Algorithm) flags(from map[string]any, known map[string]bool) map[string]any {
 	flags := map[string]any{}
-	for _, k := range []string{"fused", "foreach", "differentiable", "capturable"} {
-		v, ok := from[k]
-		if _, isBool := v.(bool); !ok || !isBool && v != nil {
-			continue
-		}
+	for k, v := range from {
 		if _, has := a.torch[k]; has {
+			if _, isBool := v.(bool); isTorchFlag[k] && (isBool || v == nil) {
+				flags[k] = v
+			}
+		} else if v, ok := unknown(v); ok && !known[k] && !isTorchFlag[k] {
 			flags[k] = v
 		}
 	}
 	return flags
+}
+
+var isTorchFlag = map[string]bool{"fused": true, "foreach": true, "differentiable": true, "capturable": true}
+
+// unknown returns a copy of a value of a group that is neither a number nor a tensor.
+func unknown(v any) (any, bool) {
+	switch v := v.(type) {
+	case nil, bool, string:
+		return v, true
+	}
+	list, ok := listOf(v)
+	for _, x := range list {
+		switch x.(type) {
+		case nil, bool, string, int, int64, float64:
+		default:
+			return nil, false
+		}
+	}
+	return slices.Clone(list), ok
 }
 
 // loaded is the state of a parameter that was checked and not yet put in place.
@@ -322,7 +346,7 @@ func (b *Optimizer) load(s State) error {
 				}
 			}
 		}
-		groups[gi].flags = b.kind.flags(from)
+		groups[gi].flags = b.kind.flags(from, known)
 		for k, v := range from {
 			if _, isBool := v.(bool); isBool || known[k] {
 				continue
