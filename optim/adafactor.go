@@ -12,9 +12,9 @@ var adafactor = &Algorithm{
 	Options:  []string{"beta2_decay", "eps (Adafactor)", "d", "weight_decay", "maximize"},
 	Defaults: Group{Beta2Decay: -0.8, Eps: 1e-3, D: 1},
 	Slots: []Slot{
-		{Name: "row_var", Used: factored, New: func(_ *Group, p *tensor.Tensor) *tensor.Tensor { return oneAlong(p, 1) }},
-		{Name: "col_var", Used: factored, New: func(_ *Group, p *tensor.Tensor) *tensor.Tensor { return oneAlong(p, 2) }},
-		{Name: "variance", Used: func(g *Group, p *tensor.Tensor) bool { return !factored(g, p) }},
+		{Name: "row_var", Used: factored, byShape: true, New: func(_ *Group, p *tensor.Tensor) *tensor.Tensor { return oneAlong(p, 1) }},
+		{Name: "col_var", Used: factored, byShape: true, New: func(_ *Group, p *tensor.Tensor) *tensor.Tensor { return oneAlong(p, 2) }},
+		{Name: "variance", Used: func(g *Group, p *tensor.Tensor) bool { return !factored(g, p) }, byShape: true},
 	},
 	Counts:     true,
 	CheckParam: undivided,

@@ -16,7 +16,7 @@ func adamAlgorithm(name string, w bool) *Algorithm {
 		Options:  []string{"betas", "eps", "weight_decay", "amsgrad", "maximize"},
 		Defaults: Group{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8},
 		Slots: []Slot{
-			{Name: "step", New: func(_ *Group, p *tensor.Tensor) *tensor.Tensor {
+			{Name: "step", counts: true, New: func(_ *Group, p *tensor.Tensor) *tensor.Tensor {
 				return tensor.Zeros([]int{}, tensor.Float32, p.Device())
 			}},
 			{Name: "exp_avg"}, {Name: "exp_avg_sq"},

@@ -57,6 +57,9 @@ type Slot struct {
 	// New returns the tensor before p's first step; nil means zeros with p's shape, dtype and device. For a complex
 	// parameter p is its view as real numbers, as in Batch.
 	New func(g *Group, p *tensor.Tensor) *tensor.Tensor
+
+	counts  bool // a number of steps
+	byShape bool // Used depends on the parameter alone
 }
 
 // Batch holds the parameters that one call of Algorithm.Step updates. They have the same dtype and device. Equal indices

@@ -619,6 +619,116 @@ func TestLoadStateDictRefuses(t *testing.T) {
 	}
 }
 
+// TestLoadStateDictNeedsAllEntries tests that the state of a parameter has all entries of its optimizer.
+func TestLoadStateDictNeedsAllEntries(t *testing.T) {
+	leak.Check(t)
+	opts := map[string][]optim.Option{"SGD": {optim.Momentum(0.9)}, "RMSprop": {optim.Momentum(0.9), optim.Centered()}, "Adam": {optim.AMSGrad()}}
+	all := map[string]constructor{"SGD": optim.NewSGD, "Adam": optim.NewAdam, "AdamW": optim.NewAdamW, "Adagrad": optim.NewAdagrad,
+		"Adadelta": optim.NewAdadelta, "Adamax": optim.NewAdamax, "NAdam": optim.NewNAdam, "RAdam": optim.NewRAdam, "ASGD": optim.NewASGD,
+		"RMSprop": optim.NewRMSprop, "Rprop": optim.NewRprop, "Adafactor": optim.NewAdafactor, "Muon": optim.NewMuon}
+	p := tensor.Ones([]int{2, 3}).RequiresGrad_().Keep()
+	defer p.Release()
+	stepped := map[string]*optim.Optimizer{}
+	for name, make := range all {
+		opt, err := make([]*tensor.Tensor{p}, 0.1, opts[name]...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer opt.Release()
+		setGrad(t, p, 1)
+		if err := opt.Step(); err != nil {
+			t.Fatal(err)
+		}
+		stepped[name] = opt
+	}
+	refused := func(what string, opt *optim.Optimizer, s optim.State, entry string) {
+		t.Helper()
+		before := fmt.Sprint(opt.StateDict())
+		err := opt.LoadStateDict(s)
+		if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "parameter 0") || !strings.Contains(err.Error(), entry) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if after := fmt.Sprint(opt.StateDict()); after != before {
+			t.Errorf("%s: the state was %s, is %s", what, before, after)
+		}
+	}
+	for name, opt := range stepped {
+		for entry := range opt.StateDict().State[0] {
+			if name == "SGD" || name == "Muon" { // they have no other entry
+				continue
+			}
+			s := opt.StateDict()
+			delete(s.State[0], entry)
+			refused(name+" without "+entry, opt, s, entry)
+			s.State[0][entry] = nil
+			if !strings.Contains("momentum_buffer grad_avg max_exp_avg_sq", entry) { // which an option excludes
+				refused(name+" with no "+entry, opt, s, entry)
+			}
+		}
+		s := opt.StateDict()
+		if _, counts := s.State[0]["step"]; !counts {
+			continue
+		}
+		for _, v := range []any{-1.0, 1.5, math.NaN(), math.Inf(1), "x", tensor.ScalarTensor(1.5), tensor.ScalarTensor(-1)} {
+			s.State[0]["step"] = v
+			refused(fmt.Sprintf("%s with step %v", name, v), opt, s, "step")
+		}
+	}
+	for _, c := range [][3]string{{"SGD", "RMSprop", "step"}, {"Adam", "NAdam", "mu_product"}, {"RAdam", "NAdam", "mu_product"}, {"SGD", "Adam", "step"}} {
+		refused(c[0]+" into "+c[1], stepped[c[1]], stepped[c[0]].StateDict(), c[2])
+	}
+}
+
+// TestStateDictBetweenOptions tests that a state can be loaded that was made between the change of an option, which needs
+// another tensor, and the next step.
+func TestStateDictBetweenOptions(t *testing.T) {
+	leak.Check(t)
+	for name, c := range map[string]struct {
+		make constructor
+		set  func(g *optim.Group)
+		slot string
+	}{
+		"AMSGrad":  {optim.NewAdam, func(g *optim.Group) { g.AMSGrad = true }, "max_exp_avg_sq"},
+		"Centered": {optim.NewRMSprop, func(g *optim.Group) { g.Centered = true }, "grad_avg"},
+		"Momentum": {optim.NewSGD, func(g *optim.Group) { g.Momentum = 0.9 }, "momentum_buffer"},
+	} {
+		p, q := ones(tensor.Float32), ones(tensor.Float32)
+		opt, err := c.make([]*tensor.Tensor{p}, 0.1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := c.make([]*tensor.Tensor{q}, 0.1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		step := func(opt *optim.Optimizer, p *tensor.Tensor, g float64) {
+			t.Helper()
+			setGrad(t, p, g)
+			if err := opt.Step(); err != nil {
+				t.Fatal(name, err)
+			}
+		}
+		step(opt, p, 1)
+		step(again, q, 1)
+		c.set(opt.Groups()[0])
+		s := opt.StateDict()
+		if v, ok := s.State[0][c.slot]; ok != (name != "Momentum") || v != nil {
+			t.Errorf("%s: %s is %v", name, c.slot, v)
+		}
+		if err := again.LoadStateDict(s); err != nil {
+			t.Fatal(name, err)
+		}
+		step(opt, p, 2)
+		step(again, q, 2)
+		if same, err := p.Equal(q); err != nil || !same {
+			t.Errorf("%s: the parameter is %v, without loading %v; %v", name, q, p, err)
+		}
+		for _, t := range []interface{ Release() }{opt, again, p, q} {
+			t.Release()
+		}
+	}
+}
+
 // TestEmptyGroup tests that a group without parameters can be added, stepped and resumed, as in PyTorch.
 func TestEmptyGroup(t *testing.T) {
 	leak.Check(t)

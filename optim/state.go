@@ -206,7 +206,7 @@ func (b *Optimizer) snapshot(state map[int]map[string]any, groups *[]map[string]
 		}
 		numbers := []any{}
 		for _, at := range g.at {
-			if s := b.kind.stateOf(at); len(s) > 0 {
+			if s := b.kind.stateOf(g, at); len(s) > 0 {
 				state[n] = s
 			}
 			numbers = append(numbers, n)
@@ -221,11 +221,15 @@ func (b *Optimizer) snapshot(state map[int]map[string]any, groups *[]map[string]
 }
 
 // stateOf returns the state of a parameter.
-func (a *Algorithm) stateOf(at place) map[string]any {
+func (a *Algorithm) stateOf(g *Group, at place) map[string]any {
 	s := map[string]any{}
-	for slot := range a.Slots {
-		if t := at.b.state[slot][at.i]; t != nil {
-			s[a.Slots[slot].Name] = lent(t)
+	var lacks []string
+	for i := range a.Slots {
+		slot := &a.Slots[i]
+		if t := at.b.state[i][at.i]; t != nil {
+			s[slot.Name] = lent(t)
+		} else if slot.Used != nil && slot.Used(g, at.b.params[at.i]) {
+			lacks = append(lacks, slot.Name)
 		}
 	}
 	if m := at.b.masters[at.i]; m != nil {
@@ -236,6 +240,11 @@ func (a *Algorithm) stateOf(at place) map[string]any {
 			s["step"] = int(steps)
 		} else {
 			s["step"] = steps
+		}
+	}
+	if len(s) > 0 {
+		for _, name := range lacks {
+			s[name] = nil // an option that was set since the last step needs it
 		}
 	}
 	return s
@@ -249,8 +258,9 @@ func lent(t *tensor.Tensor) *tensor.Tensor {
 }
 
 // LoadStateDict copies a state that StateDict, here or in PyTorch, returned for an optimizer of the same kind over the
-// same parameters. Training then continues with the same bits as if it had not been interrupted. If LoadStateDict returns
-// an error of its own, it has changed nothing. PyTorch: Optimizer.load_state_dict.
+// same parameters. Training then continues with the same bits as if it had not been interrupted. The state of a parameter
+// is empty or has all that the optimizer keeps for it. If LoadStateDict returns an error of its own, it has changed
+// nothing. PyTorch: Optimizer.load_state_dict.
 func (b *Optimizer) LoadStateDict(s State) error {
 	if b == nil {
 		return refuse.Nil("LoadStateDict", "an optimizer")
@@ -426,6 +436,9 @@ func (a *Algorithm) restored(g *Group, at place, state map[string]any) (l loaded
 	} else if g.halved(at.b) || g.rounds(at.b) {
 		p = p.Detach().To(tensor.Float32)
 	}
+	missing := func(name string) error {
+		return refuse.Error(op, tensor.ErrArgument, "the state has no %s, which %s needs", name, a.Name)
+	}
 	if v, ok := state["step"]; ok && a.Counts {
 		left--
 		n, ok := intOf(v)
@@ -433,16 +446,27 @@ func (a *Algorithm) restored(g *Group, at place, state map[string]any) (l loaded
 			return l, refuse.Error(op, tensor.ErrArgument, "step is %v: want a number of steps", v)
 		}
 		l.steps = float64(n)
+	} else if a.Counts && len(state) > 0 {
+		return l, missing("step")
 	}
 	for i := range a.Slots {
 		slot := &a.Slots[i]
 		v, ok := state[slot.Name]
+		used := slot.Used == nil || slot.Used(g, p)
 		if !ok {
+			if used && len(state) > 0 {
+				return l, missing(slot.Name)
+			}
 			continue
 		}
 		left--
-		if v == nil || slot.Used != nil && !slot.Used(g, p) {
+		switch n, whole := intOf(v); {
+		case !used || v == nil && slot.Used != nil && !slot.byShape:
 			continue // PyTorch has None for a momentum buffer that is not used
+		case v == nil:
+			return l, missing(slot.Name)
+		case slot.counts && (!whole || n < 0):
+			return l, refuse.Error(op, tensor.ErrArgument, "%s is %v: want a number of steps", slot.Name, v)
 		}
 		if l.slots[i], err = filled(slot.Name, slot.fresh(g, p), v); err != nil {
 			return l, err
