@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -76,15 +77,17 @@ func (h *Hooked) RegisterForwardHook(f func(x, y *tensor.Tensor) (*tensor.Tensor
 
 // RegisterFullBackwardPreHook calls f with the gradient of the layer's output before the backward pass enters the layer.
 // If f returns a tensor, it replaces the gradient; nil leaves it unchanged. f runs as a hook of Tensor.RegisterHook does.
-// The returned function removes the hook. PyTorch: Module.register_full_backward_pre_hook.
+// The returned function removes the hook. While a layer has backward hooks, neither its input nor its output may be changed
+// in place, by the layer or after it, and neither may have a tangent of forward-mode differentiation: operators return an
+// error. PyTorch: Module.register_full_backward_pre_hook.
 func (h *Hooked) RegisterFullBackwardPreHook(f func(gradOutput *tensor.Tensor) (*tensor.Tensor, error)) (remove func(), err error) {
 	return register("RegisterFullBackwardPreHook", h, func(h *Hooked) *[]*hook[func(*tensor.Tensor) (*tensor.Tensor, error)] { return &h.backBefore }, f)
 }
 
 // RegisterFullBackwardHook calls f with the gradients of the layer's input and output once the backward pass has computed
 // both. If f returns a tensor, it replaces the gradient of the input; nil leaves it unchanged. If the input needs no
-// gradient, gradInput is nil. f runs as a hook of Tensor.RegisterHook does. The returned function removes the hook.
-// PyTorch: Module.register_full_backward_hook.
+// gradient, gradInput is nil. f runs as a hook of Tensor.RegisterHook does. The returned function removes the hook. The
+// restrictions are those of RegisterFullBackwardPreHook. PyTorch: Module.register_full_backward_hook.
 func (h *Hooked) RegisterFullBackwardHook(f func(gradInput, gradOutput *tensor.Tensor) (*tensor.Tensor, error)) (remove func(), err error) {
 	return register("RegisterFullBackwardHook", h, func(h *Hooked) *[]*hook[func(gradInput, gradOutput *tensor.Tensor) (*tensor.Tensor, error)] {
 		return &h.backOutward
@@ -148,6 +151,27 @@ func replace(t **tensor.Tensor, f func() (*tensor.Tensor, error)) error {
 	return nil
 }
 
+// identity returns its input. libtorch refuses to change the result in place, as it must: a view by an operator would take
+// the change's grad_fn then, and the gradients would no longer pass the node that has the hooks.
+type identity struct{}
+
+func (identity) Forward(_ *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	return in, nil
+}
+
+func (identity) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	return grads, nil
+}
+
+// hookable returns a view of x for the hooks of a tensor.
+func hookable(x *tensor.Tensor) (*tensor.Tensor, error) {
+	out, err := autograd.Apply(identity{}, x)
+	if err != nil {
+		return nil, err
+	}
+	return out[0], nil
+}
+
 // backwardHooks are the backward hooks of one forward pass.
 type backwardHooks struct {
 	before  []*hook[func(gradOutput *tensor.Tensor) (*tensor.Tensor, error)]
@@ -163,12 +187,12 @@ func (b *backwardHooks) input(x *tensor.Tensor) (*tensor.Tensor, error) {
 	if len(b.outward) == 0 || !x.RequiresGrad() {
 		return x, nil
 	}
-	x = x.ViewAs(x)
-	if err := x.Err(); err != nil || !x.RequiresGrad() {
+	x, err := hookable(x)
+	if err != nil || !x.RequiresGrad() {
 		return x, err
 	}
 	b.inner = true
-	_, err := x.RegisterHook(func(gradInput *tensor.Tensor) (*tensor.Tensor, error) {
+	_, err = x.RegisterHook(func(gradInput *tensor.Tensor) (*tensor.Tensor, error) {
 		gradOutput := b.swap(nil)
 		if gradOutput == nil {
 			return nil, nil
@@ -208,11 +232,11 @@ func (b *backwardHooks) output(y *tensor.Tensor) (*tensor.Tensor, error) {
 	if len(b.before)+len(b.outward) == 0 || !y.RequiresGrad() {
 		return y, nil
 	}
-	y = y.ViewAs(y)
-	if err := y.Err(); err != nil || !y.RequiresGrad() {
+	y, err := hookable(y)
+	if err != nil || !y.RequiresGrad() {
 		return y, err
 	}
-	_, err := y.RegisterHook(func(g *tensor.Tensor) (*tensor.Tensor, error) {
+	_, err = y.RegisterHook(func(g *tensor.Tensor) (*tensor.Tensor, error) {
 		var changed *tensor.Tensor
 		for _, e := range b.before {
 			if err := replace(&changed, func() (*tensor.Tensor, error) { return e.f(g) }); err != nil {

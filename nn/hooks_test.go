@@ -142,6 +142,65 @@ func TestHookErrors(t *testing.T) {
 	}
 }
 
+// layerFunc is a function as a layer.
+type layerFunc func(x *tensor.Tensor) *tensor.Tensor
+
+func (f layerFunc) Forward(x *tensor.Tensor) *tensor.Tensor { return f(x) }
+
+// TestBackwardHooksInPlace tests that an operator in place is refused where it would keep backward hooks from running.
+func TestBackwardHooksInPlace(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		triple := layerFunc(func(x *tensor.Tensor) *tensor.Tensor { return x.Mul(3) })
+		for name, c := range map[string]struct {
+			layer   nn.Layer
+			after   nn.Layer
+			refused bool
+		}{
+			"none":             {triple, &nn.ReLU{}, false},
+			"after":            {triple, &nn.ReLU{InPlace: true}, true},
+			"in the layer":     {layerFunc(func(x *tensor.Tensor) *tensor.Tensor { return x.Mul_(3) }), &nn.ReLU{}, true},
+			"the input itself": {layerFunc(func(x *tensor.Tensor) *tensor.Tensor { return x }), &nn.ReLU{}, false},
+		} {
+			h := nn.NewHooked(c.layer)
+			calls := 0
+			_, err1 := h.RegisterFullBackwardHook(func(in, out *tensor.Tensor) (*tensor.Tensor, error) {
+				calls++
+				return in.Mul(100), nil
+			})
+			_, err2 := h.RegisterFullBackwardPreHook(func(*tensor.Tensor) (*tensor.Tensor, error) { calls++; return nil, nil })
+			if err := errors.Join(err1, err2); err != nil {
+				return err
+			}
+			x := tensor.Ones([]int{2}).RequiresGrad_()
+			y := nn.NewSequential(h, c.after).Forward(x.Mul(1))
+			if c.refused {
+				if err := y.Err(); err == nil || !strings.Contains(err.Error(), "is a view and is being modified inplace") {
+					t.Errorf("%s: the error is %v", name, err)
+				}
+				continue
+			}
+			if err := y.Sum().Backward(); err != nil {
+				return err
+			}
+			want := x.OnesLike().Mul(100)
+			if name == "none" {
+				want = x.OnesLike().Mul(300)
+			}
+			if calls != 2 {
+				t.Errorf("%s: %d hooks ran", name, calls)
+			}
+			if ok, err := x.Grad().Equal(want); err != nil || !ok {
+				t.Errorf("%s: the gradient is %v, %v", name, x.Grad(), err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 type places struct {
 	Any   any
 	Fixed *nn.Linear
