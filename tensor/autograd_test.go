@@ -431,7 +431,15 @@ func TestBackwardRoots(t *testing.T) {
 			"shape": x.Mul(2).Backward(Gradient(Ones([]int{3}))), "twice": func() error {
 				z := x.Exp().Sum()
 				return errors.Join(z.Backward(Inputs(y, x)), z.Backward())
-			}(), "nil input": x.Sum().Backward(Inputs(nil)),
+			}(), "nil input": x.Sum().Backward(Inputs(nil)), "no inputs": x.Sum().Backward(Inputs()),
+			"no inputs of a list": x.Sum().Backward(Inputs([]*Tensor(nil)...)),
+			"a shape to sum":      x.Mul(2).Backward(Gradient(Ones([]int{3, 2}, Float64))),
+			"a shape to squeeze":  x.Mul(2).Backward(Gradient(Ones([]int{1, 2}, Float64))),
+			"a shape to expand":   runBackward([]*Tensor{x.Sum(), x.Mul(2)}, Gradient(nil, Ones([]int{}, Float64))),
+			"a shape of Grad": func() error {
+				_, err := runGrad([]*Tensor{x.Mul(2)}, []*Tensor{x}, Gradient(Ones([]int{3, 2}, Float64)))
+				return err
+			}(),
 		} {
 			if err == nil {
 				t.Errorf("%s: no error", what)

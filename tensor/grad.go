@@ -29,21 +29,22 @@ type BackwardOption func(*backwardSettings)
 // backwardSettings holds the options of a backward pass.
 type backwardSettings struct {
 	Gradients   []*Tensor // one for each root; nil stands for ones
-	Inputs      []*Tensor // leaves that get gradients; empty means every leaf
+	Inputs      []*Tensor // leaves that get gradients
+	Some        bool      // only Inputs get gradients; otherwise every leaf
 	Retain      *bool     // nil means the value of CreateGraph
 	Create      bool
 	AllowUnused bool
 }
 
-// Gradient sets the gradients of the roots (gradient=, grad_tensors=, grad_outputs=), one for each; nil stands for
-// ones.
+// Gradient sets the gradients of the roots (gradient=, grad_tensors=, grad_outputs=), one for each, of its shape; nil
+// stands for ones.
 func Gradient(gs ...*Tensor) BackwardOption {
 	return func(s *backwardSettings) { s.Gradients = gs }
 }
 
-// Inputs sets the leaves that get gradients (inputs=).
+// Inputs sets the leaves that get gradients (inputs=), at least one.
 func Inputs(ts ...*Tensor) BackwardOption {
-	return func(s *backwardSettings) { s.Inputs = ts }
+	return func(s *backwardSettings) { s.Inputs, s.Some = ts, true }
 }
 
 // RetainGraph keeps the graph for another backward pass (retain_graph=). The default is the value of CreateGraph.
@@ -175,6 +176,15 @@ func prepare(op string, roots, inputs []*Tensor, s *backwardSettings) (b backwar
 			b.inputs, err = pinAll(op, inputs, false)
 		}
 	}
+	// libtorch would sum a gradient that the root broadcasts to.
+	for i, g := range s.Gradients {
+		if err != nil || g == nil {
+			continue
+		}
+		if got, want := g.Shape(), roots[i].Shape(); !slices.Equal(got, want) {
+			err = refused(op, ErrArgument, "gradient %d has shape %v, want that of the root, %v", i, got, want)
+		}
+	}
 	if err != nil {
 		b.unpin()
 	}
@@ -186,6 +196,9 @@ func runBackward(roots []*Tensor, opts ...BackwardOption) error {
 	s, err := settings("Backward", opts)
 	if err != nil {
 		return err
+	}
+	if s.Some && len(s.Inputs) == 0 {
+		return refused("Backward", ErrArgument, "Inputs is empty: want the leaves that get gradients")
 	}
 	b, err := prepare("Backward", roots, s.Inputs, s)
 	if err != nil {
