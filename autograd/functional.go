@@ -27,7 +27,8 @@ func CreateGraph(on ...bool) FunctionalOption {
 	return func(s *functional) { s.create = options.On(on) }
 }
 
-// Strict makes it an error that the outputs do not depend on one of the inputs (strict=); false by default.
+// Strict makes it an error that the outputs do not depend on one of the inputs (strict=); false by default. Where the first
+// derivatives are differentiated too, by CreateGraph, Hessian, HVP or VHP, it is an error that one of them is constant.
 func Strict(on ...bool) FunctionalOption { return func(s *functional) { s.strict = options.On(on) } }
 
 // begin checks the arguments and reads the options.
@@ -158,13 +159,14 @@ func (s *functional) weighted(ys, in, v []*tensor.Tensor, create bool) ([]*tenso
 		return nil, err
 	}
 	for i, g := range gs {
-		if g != nil {
-			continue
-		}
-		if s.strict {
+		switch {
+		case s.strict && g == nil:
 			return nil, refuse.Error(s.op, tensor.ErrArgument, "the output does not depend on input %d, which Strict forbids", i)
+		case s.strict && create && !g.RequiresGrad():
+			return nil, refuse.Error(s.op, tensor.ErrArgument, "the derivative with respect to input %d is constant, which Strict forbids where it is differentiated", i)
+		case g == nil:
+			gs[i] = in[i].ZerosLike()
 		}
-		gs[i] = in[i].ZerosLike()
 	}
 	return gs, nil
 }
@@ -178,13 +180,16 @@ func zerosLike(ts []*tensor.Tensor) []*tensor.Tensor {
 }
 
 // shaped returns an error unless v has one tensor of the shape of each of ts. A v that is nil stands for ones, for which each
-// of ts must have one element.
+// of ts must have one element, which is real.
 func (s *functional) shaped(what string, v, ts []*tensor.Tensor) ([]*tensor.Tensor, error) {
 	if v == nil {
 		ones := make([]*tensor.Tensor, len(ts))
 		for i, t := range ts {
 			if t.Numel() != 1 {
 				return nil, refuse.Error(s.op, tensor.ErrArgument, "v is needed, because %s %d has shape %v and not one element", what, i, t.Shape())
+			}
+			if d := t.DType(); d.IsComplex() {
+				return nil, refuse.Error(s.op, tensor.ErrArgument, "v is needed, because %s %d is %v", what, i, d)
 			}
 			ones[i] = t.OnesLike()
 		}
@@ -202,8 +207,8 @@ func (s *functional) shaped(what string, v, ts []*tensor.Tensor) ([]*tensor.Tens
 }
 
 // VJP returns f's output and, for each input, the product of v with the Jacobian of f: the gradient of the sum of v times the
-// output. v has the shape of the output; it may be nil if that has one element. Options: CreateGraph, Strict. PyTorch:
-// torch.autograd.functional.vjp.
+// output. v has the shape of the output; it may be nil if that has one element, which is real. Options: CreateGraph, Strict.
+// PyTorch: torch.autograd.functional.vjp.
 func VJP(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, v *tensor.Tensor, opts ...FunctionalOption) (output *tensor.Tensor, products []*tensor.Tensor, err error) {
 	s := &functional{op: "VJP"}
 	var vs []*tensor.Tensor
@@ -226,7 +231,7 @@ func VJP(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tenso
 }
 
 // JVP returns f's output and the product of the Jacobian of f with v: the derivative of the output in the direction v. v has
-// the shapes of the inputs; it may be nil for a single input with one element. JVP differentiates backward twice, or once
+// the shapes of the inputs; it may be nil for real inputs with one element. JVP differentiates backward twice, or once
 // forward with ForwardMode. Options: CreateGraph, Strict, ForwardMode. PyTorch: torch.autograd.functional.jvp, and with
 // ForwardMode torch.func.jvp.
 func JVP(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs, v []*tensor.Tensor, opts ...FunctionalOption) (output, product *tensor.Tensor, err error) {
@@ -342,7 +347,7 @@ func Hessian(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.T
 }
 
 // HVP returns the output of f, which has one element, and the product of its Hessian with v, for each input. v has the shapes
-// of the inputs; it may be nil for inputs with one element. Options: CreateGraph, Strict, ForwardMode. PyTorch:
+// of the inputs; it may be nil for real inputs with one element. Options: CreateGraph, Strict, ForwardMode. PyTorch:
 // torch.autograd.functional.hvp.
 func HVP(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs, v []*tensor.Tensor, opts ...FunctionalOption) (output *tensor.Tensor, products []*tensor.Tensor, err error) {
 	return hessianProduct("HVP", f, inputs, v, opts)

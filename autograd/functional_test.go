@@ -133,6 +133,35 @@ func TestFunctionalErrors(t *testing.T) {
 		failed(tensor.ErrArgument, "shape [3]")(pair(autograd.HVP(sum, one, []*tensor.Tensor{tensor.Ones([]int{3})})))
 		failed(tensor.ErrArgument, "does not depend")(autograd.Jacobian(constant, one, autograd.Strict(true)))
 		failed(tensor.ErrArgument, "input 1")(autograd.Jacobian(sum, []*tensor.Tensor{x, x}, autograd.Strict(true)))
+		strict, linear := autograd.Strict(true), func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].Mul(3).Sum() }
+		partly := func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].Mul(in[0]).Add(in[1].Mul(3)).Sum() }
+		two := []*tensor.Tensor{x, x}
+		const linearIn = "the derivative with respect to input %d is constant"
+		failed(tensor.ErrArgument, fmt.Sprintf(linearIn, 0))(autograd.Hessian(linear, one, strict))
+		failed(tensor.ErrArgument, fmt.Sprintf(linearIn, 1))(autograd.Hessian(partly, two, strict))
+		failed(tensor.ErrArgument, fmt.Sprintf(linearIn, 0))(pair(autograd.HVP(linear, one, one, strict)))
+		failed(tensor.ErrArgument, fmt.Sprintf(linearIn, 1))(pair(autograd.HVP(partly, two, two, strict)))
+		failed(tensor.ErrArgument, fmt.Sprintf(linearIn, 0))(pair(autograd.VHP(linear, one, one, strict)))
+		failed(tensor.ErrArgument, fmt.Sprintf(linearIn, 0))(autograd.Jacobian(linear, one, strict, autograd.CreateGraph(true)))
+		failed(tensor.ErrArgument, fmt.Sprintf(linearIn, 0))(pair(autograd.VJP(linear, one, nil, strict, autograd.CreateGraph(true))))
+		failed(tensor.ErrArgument, fmt.Sprintf(linearIn, 0))(pair(autograd.JVP(linear, one, one, strict, autograd.CreateGraph(true))))
+		for what, f := range map[string]func() (any, error){
+			"Jacobian": func() (any, error) { return autograd.Jacobian(linear, one, strict) },
+			"VJP":      func() (any, error) { return pair(autograd.VJP(linear, one, nil, strict)) },
+			"JVP":      func() (any, error) { return pair(autograd.JVP(linear, one, one, strict)) },
+			"HVP":      func() (any, error) { return pair(autograd.HVP(partly, two, two)) },
+			"Hessian of cube": func() (any, error) {
+				return autograd.Hessian(func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].Pow(3).Sum() }, one, strict)
+			},
+		} {
+			if _, err := f(); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		z := []*tensor.Tensor{tensor.Ones([]int{1}, tensor.Complex64)}
+		identity := func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].Mul(2) }
+		failed(tensor.ErrArgument, "output 0 is complex64")(pair(autograd.VJP(identity, z, nil)))
+		failed(tensor.ErrArgument, "input 0 is complex64")(pair(autograd.JVP(identity, z, nil)))
 		var inference *tensor.Tensor
 		if err := autograd.Inference(func() error {
 			inference = tensor.Ones([]int{2})
