@@ -77,8 +77,8 @@ func UnpackDual(x *tensor.Tensor) (primal, tangent *tensor.Tensor) {
 // ForwardMode(true) makes JVP, Jacobian, Hessian, HVP and VHP differentiate forward, in a DualLevel of their own
 // (strategy="forward-mode", torch.func.jvp, torch.func.jacfwd). JVP then costs about two calls of f. Jacobian and Hessian
 // call f once for each element of the inputs, instead of going backward once for each element of the outputs or gradients;
-// Hessian, HVP and VHP differentiate the gradient forward. f must not write to its inputs. Strict cannot be combined with it.
-// It is off by default.
+// Hessian, HVP and VHP differentiate the gradient forward. f must not write to its inputs. Strict cannot be combined with it,
+// and Jacobian and Hessian need real inputs then. It is off by default.
 func ForwardMode(on ...bool) FunctionalOption {
 	return func(s *functional) { s.forward = options.On(on) }
 }
@@ -174,6 +174,11 @@ func (d *directional) product(inputs, v []*tensor.Tensor) (output *tensor.Tensor
 // columns returns, for each output and input, the derivatives in the direction of each element of the input: a tensor of
 // the output's shape followed by the input's.
 func (d *directional) columns(inputs []*tensor.Tensor) ([]*tensor.Tensor, error) {
+	for i, t := range inputs {
+		if dt := t.DType(); dt.IsComplex() { // the directions would be those of the real parts alone
+			return nil, refuse.Error(d.op, tensor.ErrArgument, "input %d is %v: ForwardMode needs real inputs here", i, dt)
+		}
+	}
 	return d.level(inputs, func(in []*tensor.Tensor) ([]*tensor.Tensor, error) {
 		columns := make([][][]*tensor.Tensor, len(in)) // by input, element of it, and output
 		var outputs []*tensor.Tensor                   // derivatives in some direction, of the outputs' shapes

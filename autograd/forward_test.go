@@ -354,6 +354,9 @@ func TestForwardErrors(t *testing.T) {
 		want("HVP", err, tensor.ErrArgument, "one element")
 		want("a function's error", second(autograd.Hessian(func(...*tensor.Tensor) *tensor.Tensor { return nil }, one, forward)), tensor.ErrNil, "")
 		want("integers", second(autograd.Jacobian(sum, []*tensor.Tensor{tensor.Ones([]int{2}, tensor.Int64)}, forward)), tensor.ErrArgument, "floating-point")
+		mixed := []*tensor.Tensor{x, tensor.Ones([]int{2}, tensor.Complex64)}
+		want("complex", second(autograd.Jacobian(sum, mixed, forward)), tensor.ErrArgument, "input 1 is complex64: ForwardMode needs real inputs")
+		want("complex", second(autograd.Hessian(sum, mixed, forward)), tensor.ErrArgument, "input 1 is complex64: ForwardMode needs real inputs")
 		return nil
 	})
 }
