@@ -156,6 +156,13 @@ func TestFunction(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "input 0, element [0 0], output element 0") {
 			t.Errorf("GradCheck of a wrong gradient returns %v", err)
 		}
+		product := func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].Mul(in[1]).Mul(in[2]) }
+		for _, same := range []*tensor.Tensor{x, x.Mul(2)} {
+			in := []*tensor.Tensor{same, same, same.View(2, 3)}
+			if err := errors.Join(autograd.GradCheck(product, in), autograd.GradGradCheck(product, in)); err != nil {
+				t.Errorf("one tensor as several inputs: %v", err)
+			}
+		}
 		// Without an input that requires a gradient, Apply connects nothing to the graph.
 		out, err := autograd.Apply(&cube{}, x.Detach())
 		if err != nil {

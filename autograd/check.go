@@ -103,6 +103,7 @@ func output(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Te
 // jacobian returns, row by row, the gradient of each element of the output with respect to the i-th input.
 func jacobian(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, i int) (rows [][]float64, err error) {
 	err = tensor.WithScope(func() error {
+		inputs := apart(inputs)
 		y, err := output(f, inputs)
 		if err != nil {
 			return err
@@ -123,6 +124,18 @@ func jacobian(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.
 		return nil
 	})
 	return rows, err
+}
+
+// apart returns views of the inputs that require gradients, so that a tensor which is several of them is differentiated as
+// each of them alone.
+func apart(inputs []*tensor.Tensor) []*tensor.Tensor {
+	args := append([]*tensor.Tensor{}, inputs...)
+	for i, x := range args {
+		if x.RequiresGrad() {
+			args[i] = x.ViewAs(x)
+		}
+	}
+	return args
 }
 
 // zeros makes a slice for as many elements as a tensor has, which may be more than fit into memory.
@@ -191,7 +204,7 @@ func (s *checkSettings) moved(f func(inputs ...*tensor.Tensor) *tensor.Tensor, i
 	err = tensor.WithScope(func() error {
 		there := append([]float64{}, data...)
 		there[e] += by
-		args := append([]*tensor.Tensor{}, inputs...)
+		args := apart(inputs)
 		// A function that differentiates, such as the one of GradGradCheck, needs inputs that require gradients here
 		// too.
 		args[i] = tensor.FromSlice(there, append([]int{}, inputs[i].Shape()...), inputs[i].Device()).RequiresGrad_()
