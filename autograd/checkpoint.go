@@ -27,6 +27,10 @@ import (
 // The backward pass returns an error if f fails or panics when it is computed again, or if f then saves tensors that
 // differ in number, dtype, shape or device.
 //
+// The graph holds f, and so the tensors that f captures, until it is freed: an f that captures the variable to which its own
+// result is assigned is never freed unless a backward pass frees the graph or a scope the result. Assign the result to another
+// variable.
+//
 // When f is computed again, its operators fail with tensor.ErrStopRecomputation as soon as the backward pass has all
 // that it needs. f should return, as after any error; its result is ignored. Side effects of f happen twice. f must not end
 // its goroutine (runtime.Goexit, t.Fatal of a test), which leaks the pass then.
