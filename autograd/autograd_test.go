@@ -262,6 +262,54 @@ func TestFailedPassLeaksNothing(t *testing.T) {
 	}
 }
 
+// exponential saves its output and, if it has two inputs, the second one.
+type exponential struct{}
+
+func (exponential) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	y := in[0].Exp()
+	ctx.SaveForBackward(append([]*tensor.Tensor{y}, in[1:]...)...)
+	return []*tensor.Tensor{y}, nil
+}
+
+func (exponential) Backward(ctx *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	return []*tensor.Tensor{grads[0].Mul(ctx.Saved()[0]), nil}[:len(ctx.Saved())], nil
+}
+
+// TestFunctionThatCannotSave tests that a Function whose tensors cannot be saved leaves nothing behind, although its output,
+// which is one of them, has the graph's node already. At the end of a recomputation that is so in each step.
+func TestFunctionThatCannotSave(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := points(3)
+		y := autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor { return applied(exponential{})(in[0].Mul(0.5)) }, x)
+		if err := y.Sum().Backward(); err != nil {
+			return err
+		}
+		if ok, err := x.Grad().AllClose(y.Mul(0.5)); err != nil || !ok {
+			t.Errorf("the gradient is %v, %v", x.Grad(), err)
+		}
+		var inference *tensor.Tensor
+		if err := autograd.Inference(func() error {
+			inference = tensor.Ones([]int{3})
+			return inference.Err()
+		}); err != nil {
+			return err
+		}
+		if _, err := autograd.Apply(exponential{}, x, inference); err == nil || !strings.Contains(err.Error(), "Inference tensors cannot be saved for backward") {
+			t.Errorf("a tensor of inference mode is saved: %v", err)
+		}
+		// The node of a Function whose output is an input keeps what it has saved.
+		z := applied(exponential{})(x)
+		if _, err := autograd.Apply(&either{forward: func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{z.Alias()}, nil }}, z); err != nil {
+			return err
+		}
+		return z.Sum().Backward()
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 func TestFunctionErrors(t *testing.T) {
 	leak.Check(t)
 	own := errors.New("mine")

@@ -47,11 +47,13 @@ struct Outside {
   c10::intrusive_ptr<TicketHolder> ticket;
   const torch::autograd::variable_list *outputs;
   const torch::autograd::variable_list *saved;
+  mutable torch::autograd::AutogradContext *context = nullptr;  // of the node
 };
 
 struct CallbackFunction : torch::autograd::Function<CallbackFunction> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext *ctx,
                                                 const at::TensorList &inputs, const Outside *outside) {
+    outside->context = ctx;
     ctx->save_for_backward(*outside->saved);
     ctx->saved_data["ticket"] = c10::IValue::make_capsule(outside->ticket);
     ctx->saved_data["id"] = static_cast<int64_t>(outside->id);
@@ -157,6 +159,19 @@ auto with_engine(const torch::autograd::variable_list &roots, F &&pass) {
   } catch (...) {
     if (engine.load(std::memory_order_relaxed) == kStarted) empty_queue();
     rethrow_with_node();
+  }
+}
+
+// After an apply that has failed, the outputs may have the node as their grad_fn, and its context still holds what
+// was to be saved: with an output among it, none of them would ever be freed.
+void drop_saved(const Outside &outside) {
+  for (const auto &y : *outside.outputs) {
+    NodePtr fn = y.grad_fn();
+    auto *node = dynamic_cast<torch::autograd::CppNode<CallbackFunction> *>(fn.get());
+    if (node == nullptr || &node->ctx_ != outside.context) continue;
+    node->ctx_.save_for_backward({});
+    node->release_variables();
+    return;
   }
 }
 
@@ -325,7 +340,13 @@ ls_error *ls_function_attach(uint64_t id, const ls_tensor *inputs, uint64_t nin,
     auto keep = ls::list_of(saved, nsaved, "saved");
     ls::Outside outside{id, c10::make_intrusive<ls::TicketHolder>(id), &outs, &keep};
     // A TensorList: libtorch's collector does not take a std::vector for tensors.
-    auto result = ls::CallbackFunction::apply(at::TensorList(ins), static_cast<const ls::Outside *>(&outside));
+    torch::autograd::variable_list result;
+    try {
+      result = ls::CallbackFunction::apply(at::TensorList(ins), static_cast<const ls::Outside *>(&outside));
+    } catch (...) {
+      ls::drop_saved(outside);
+      throw;
+    }
     for (uint64_t i = 0; i < nout; i++) out[i] = ls::give(std::move(result.at(i)));
     *scope = ls::result_scope();
   });
