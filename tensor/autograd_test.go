@@ -535,6 +535,47 @@ func TestLeaves(t *testing.T) {
 	})
 }
 
+// TestLeafWhoseBaseChanges tests a view that a write to its base connects to the graph: it is no leaf then, although libtorch
+// makes its grad_fn only when it is asked for.
+func TestLeafWhoseBaseChanges(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := leaf(2)
+		view := func() *Tensor {
+			base := Ones([]int{3, 3}, Float64)
+			v := base.Diagonal()
+			if !v.IsLeaf() {
+				t.Error("a view without a graph is not a leaf")
+			}
+			if err := base.Mul_(x).Err(); err != nil {
+				t.Fatal(err)
+			}
+			return v
+		}
+		if v := view(); v.IsLeaf() || !v.RequiresGrad() {
+			t.Error("the view is a leaf")
+		}
+		_, err := view().RegisterPostAccumulateGradHook(func(*Tensor) error { return nil })
+		wantErr(t, "a post-accumulate hook", err, ErrArgument)
+		wantErr(t, "RequiresGrad_(false)", view().RequiresGrad_(false).Err(), ErrArgument)
+		v := view()
+		if err := errors.Join(v.RetainGrad(), v.Sum().Backward()); err != nil {
+			t.Fatal(err)
+		}
+		wantValues(t, "retained", v.Grad(), 1, 1, 1)
+		wantValues(t, "x", x.Grad(), 3)
+		// A view of several, which refuses its grad_fn, still has its metadata.
+		base := Ones([]int{2, 2}, Float64)
+		parts, err := base.Unbind()
+		if err := errors.Join(err, base.Mul_(x).Err()); err != nil {
+			t.Fatal(err)
+		}
+		if p := parts[0]; p.IsLeaf() || !slices.Equal(p.Shape(), []int{2}) {
+			t.Errorf("part of %v is a leaf, or has shape %v", base, p.Shape())
+		}
+	})
+}
+
 func TestFunctions(t *testing.T) {
 	begin(t)
 	mine := errors.New("mine")

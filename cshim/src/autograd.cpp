@@ -396,7 +396,7 @@ ls_error *ls_accumulate_hook_register(ls_tensor t, uint64_t id, uint32_t *slot) 
   return ls::run_void([&] {
     Borrowed b(t);
     const at::Tensor &x = ls::need(b, "hook");
-    if (!x.requires_grad() || !x.is_leaf())
+    if (!x.requires_grad() || !ls::is_leaf(x))
       throw ls::ArgumentError("a post-accumulate hook needs a leaf that requires gradients");
     auto ticket = ls::hold(id);
     static std::mutex first;  // two threads may register a leaf's first hooks

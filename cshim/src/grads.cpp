@@ -82,6 +82,16 @@ NodePtr accumulator_of(const at::Tensor &leaf) {
   return meta->grad_accumulator_.lock();
 }
 
+bool is_leaf(const at::Tensor &x) {
+  if (!x.is_leaf()) return false;
+  auto *view = torch::autograd::impl::get_view_autograd_meta(x);
+  if (view == nullptr || !view->has_bw_view()) return true;
+  // As in libtorch's grad_fn, without making the node: that may fail.
+  std::lock_guard<std::mutex> lock(view->mutex_);
+  if (view->grad_fn_) return false;
+  return view->get_attr_version() == x._version() || !view->get_backward_view().base_.requires_grad();
+}
+
 GradLock::GradLock(const at::Tensor &x, bool wait) {
   auto take = [wait](std::mutex &mutex) {
     std::unique_lock<std::mutex> lock(mutex, std::defer_lock);
@@ -123,13 +133,13 @@ ls_error *ls_tensor_set_requires_grad(ls_tensor t, int32_t on) noexcept {
   return ls::run_void([&] {
     Borrowed b(t);
     const at::Tensor &x = ls::need(b, "requires_grad");
-    if (on == 0 && !x.is_leaf())
+    if (on == 0 && !ls::is_leaf(x))
       throw ls::ArgumentError("only a leaf can stop requiring gradients; Detach gives a tensor that does not");
     if (on != 0 && !torch::autograd::isDifferentiableType(x.scalar_type()))
       throw ls::ArgumentError("only floating-point and complex tensors can require gradients");
     if (on != 0) ls::make_meta(x);
     x.set_requires_grad(on != 0);
-    if (on != 0 && x.is_leaf()) ls::make_hooks(x);
+    if (on != 0 && ls::is_leaf(x)) ls::make_hooks(x);
   });
 }
 
@@ -137,7 +147,7 @@ ls_error *ls_tensor_retain_grad(ls_tensor t) noexcept {
   return ls::run_void([&] {
     Borrowed b(t);
     const at::Tensor &x = ls::need(b, "retain_grad");
-    if (!x.requires_grad() || x.is_leaf() || x.retains_grad()) {
+    if (!x.requires_grad() || ls::is_leaf(x) || x.retains_grad()) {
       x.retain_grad();  // nothing to do, or an error
       return;
     }

@@ -14,6 +14,10 @@ using NodePtr = decltype(torch::autograd::Edge::function);
 // The node that adds to the gradient of leaf, or null: it exists while a graph with leaf does.
 NodePtr accumulator_of(const at::Tensor &leaf);
 
+// Reports whether x is a leaf. libtorch's is_leaf takes a view for one until it is asked for its grad_fn, if only
+// a write to its base, or to another view of it, has connected it to the graph.
+bool is_leaf(const at::Tensor &x);
+
 // The right to read or write a tensor's .grad. libtorch's AccumulateGrad writes it under the node's mutex, which
 // it does not hold when it calls hooks. While the tensor has no such node, GradLock holds the mutex of the
 // tensor's metadata, without which libtorch cannot make one. Neither an operator nor a callback may run under a

@@ -8,9 +8,11 @@
 #include <ATen/ops/resolve_conj_ops.h>
 #include <ATen/ops/resolve_neg_ops.h>
 #include <ATen/ops/to_ops.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <cstring>
 
+#include "grads.h"
 #include "memory.h"
 #include "meta.h"
 #include "stream.h"
@@ -184,7 +186,7 @@ ls_error *ls_tensor_meta(ls_tensor t, ls_meta *out) noexcept {
     out->device_index = x.device().index();
     out->layout = static_cast<uint8_t>(x.layout());
     out->requires_grad = x.requires_grad();
-    out->is_leaf = x.is_leaf();
+    out->is_leaf = ls::is_leaf(x);
     out->is_inference = x.is_inference();
     out->is_conj = x.is_conj();
     out->is_neg = x.is_neg();
