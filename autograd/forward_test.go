@@ -180,6 +180,12 @@ func TestForwardOverBackward(t *testing.T) {
 		in, v, _, g := functionalCase()
 		for name, f := range map[string]func(in ...*tensor.Tensor) *tensor.Tensor{
 			"a checkpoint": func(in ...*tensor.Tensor) *tensor.Tensor { return autograd.Checkpoint(g, in...) },
+			"a checkpoint that keeps a result": func(in ...*tensor.Tensor) *tensor.Tensor {
+				return autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
+					a := autograd.KeepInCheckpoint(func() *tensor.Tensor { return in[0].Exp() })
+					return a.Mul(in[1]).Sum().Pow(2).Add(in[1].Pow(3).Sum())
+				}, in...)
+			},
 			"a saved-tensor policy": func(in ...*tensor.Tensor) *tensor.Tensor {
 				return autograd.SavedTensors(autograd.SaveOnCPU(), func() *tensor.Tensor { return g(in...) })
 			},

@@ -387,3 +387,43 @@ func TestKeptResultsThatCannotBe(t *testing.T) {
 		}
 	}
 }
+
+// TestPassThroughAKeptResult tests a checkpointed function that starts a backward pass itself: through a kept result, whose
+// graph the recomputation does not have, the gradients would be wrong.
+func TestPassThroughAKeptResult(t *testing.T) {
+	leak.Check(t)
+	// run returns the gradient of the square of the derivative of through(3x) + x².
+	run := func(keep bool, through func(k *tensor.Tensor) *tensor.Tensor) (grad []float64, err error) {
+		err = tensor.WithScope(func() error {
+			x := tensor.FromSlice([]float64{1, 2}, nil).RequiresGrad_()
+			y := autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
+				x := in[0]
+				k := x.Mul(3)
+				if keep {
+					k = autograd.KeepInCheckpoint(func() *tensor.Tensor { return x.Mul(3) })
+				}
+				gs, err := autograd.Grad([]*tensor.Tensor{through(k).Add(x.Mul(x)).Sum()}, []*tensor.Tensor{x}, tensor.CreateGraph(true))
+				if err != nil {
+					return tensor.Failed(err)
+				}
+				return gs[0].Mul(gs[0])
+			}, x)
+			if err := y.Sum().Backward(); err != nil {
+				return err
+			}
+			grad, err = tensor.Data[float64](x.Grad())
+			return err
+		})
+		return grad, err
+	}
+	same := func(k *tensor.Tensor) *tensor.Tensor { return k.Mul(1) }
+	if got, err := run(false, same); err != nil || fmt.Sprint(got) != "[20 28]" {
+		t.Errorf("without a kept part: %v, %v", got, err)
+	}
+	if got, err := run(true, same); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "a backward pass through a result that it has kept") {
+		t.Errorf("through a kept result: %v, %v", got, err)
+	}
+	if got, err := run(true, (*tensor.Tensor).Detach); err != nil || fmt.Sprint(got) != "[8 16]" {
+		t.Errorf("beside a kept result: %v, %v", got, err)
+	}
+}

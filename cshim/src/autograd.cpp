@@ -145,7 +145,7 @@ auto with_engine(const torch::autograd::variable_list &roots, F &&pass) {
         "the threads of libtorch's engine could not be started: no backward pass is possible until "
         "the process is restarted");
   Pass in_flight(roots);
-  pass_starts();
+  pass_starts(in_flight.flight());
   CastCachePause pause;
   HooksOfPass hooks(in_flight.flight());
   try {

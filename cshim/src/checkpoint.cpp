@@ -3,6 +3,7 @@
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/ScalarType.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
@@ -20,6 +21,7 @@
 #include "autocast.h"
 #include "debuginfo.h"
 #include "device.h"
+#include "passes.h"
 #include "saved.h"
 #include "shim.h"
 #include "stream.h"
@@ -205,12 +207,32 @@ struct Kind {
 
 class Checkpoint;
 
+constexpr uint64_t kLevel = 0;  // the one level of forward-mode differentiation
+
+// The tangent of a tensor, without its graph, until the level ends.
+class Tangent {
+ public:
+  explicit Tangent(const at::Tensor &t) : requires_grad_(t.requires_grad()) {
+    held_->set_value(data_of(t), kLevel);
+  }
+  ~Tangent() { held_->clear(); }
+  Tangent(const Tangent &) = delete;
+  Tangent &operator=(const Tangent &) = delete;
+  at::Tensor get() const { return held_->value(kLevel); }  // undefined after the level
+  bool requires_grad() const { return requires_grad_; }
+
+ private:
+  std::shared_ptr<torch::autograd::ForwardGrad> held_ = std::make_shared<torch::autograd::ForwardGrad>();
+  bool requires_grad_;
+};
+
 // The result of a part of a checkpointed function that is not recomputed.
 struct Kept {
   at::Tensor t;  // shares storage and version with the result
   int64_t version;
   bool requires_grad;
-  RandomState after;  // of the generators that the part has used
+  std::shared_ptr<Tangent> tangent;  // null if it has none
+  RandomState after;                 // of the generators that the part has used
 };
 
 // Collects the tensors that the function saves in the recomputation, and ends it with the last one.
@@ -241,16 +263,34 @@ class Recomputation final : public SavedPolicy, public std::enable_shared_from_t
           "Checkpoint: a result that the function has kept was changed in place, so the function cannot "
           "be recomputed");
     k.after.restore(devices_);
-    at::Tensor t = k.t.detach();
-    if (k.requires_grad) t.set_requires_grad(true);
+    at::Tensor t = leaf(k.t, k.requires_grad);
+    at::Tensor tangent = k.tangent ? k.tangent->get() : at::Tensor();
+    if (tangent.defined())
+      t._set_fw_grad(leaf(tangent, k.tangent->requires_grad()), kLevel, /*is_inplace_op=*/false);
     return t;
+  }
+  void pass_starts(const Flight &pass) const override {
+    for (const auto &t : taken_) {
+      NodePtr node = accumulator_of(t);
+      if (node && pass.may_reach(*node))
+        throw ArgumentError(
+            "Checkpoint: the function starts a backward pass through a result that it has kept, which has no "
+            "graph when the function is recomputed: do not keep that part");
+    }
   }
 
  private:
+  at::Tensor leaf(const at::Tensor &data, bool requires_grad) {
+    at::Tensor t = data.detach();
+    if (requires_grad) taken_.push_back(t.set_requires_grad(true));
+    return t;
+  }
+
   std::vector<bool> wanted_;
   std::vector<at::Tensor> tensors_;
   std::vector<Kept> kept_;
   size_t next_kept_ = 0;
+  std::vector<at::Tensor> taken_;  // results and tangents that stand for parts of the graph
   uint64_t devices_;
   std::vector<Kind> kinds_;
 };
@@ -343,7 +383,7 @@ class Checkpoint final : public SavedPolicy, public std::enable_shared_from_this
     int pass_;
     Computing *outer_;
   };
-  friend void ls::pass_starts() noexcept;
+  friend void ls::pass_starts(const Flight &pass);
   // Ends a pass: in its last callback, or when the engine drops a pass that has failed.
   struct PassEnd {
     std::weak_ptr<Checkpoint> of;
@@ -425,7 +465,9 @@ class Keeping final : public SavedPolicy {
   }
   void keep(const at::Tensor &t) {
     random_.keep_changed();
-    Kept k{data_of(t), t._version(), t.requires_grad(), {}};
+    Kept k{data_of(t), t._version(), t.requires_grad(), nullptr, {}};
+    if (const at::Tensor &tangent = t._fw_grad(kLevel); tangent.defined())
+      k.tangent = std::make_shared<Tangent>(tangent);
     if (!random_.empty()) k.after = random_.again();
     of_->keep(std::move(k));
   }
@@ -613,7 +655,10 @@ at::Tensor Checkpoint::deliver(int pass, size_t needed, Recomputation &r) {
 
 }  // namespace
 
-void pass_starts() noexcept { Checkpoint::Computing::starts_pass(); }
+void pass_starts(const Flight &pass) {
+  for (const auto &pushed : policies) pushed.policy->pass_starts(pass);
+  Checkpoint::Computing::starts_pass();
+}
 
 size_t push_policy(std::shared_ptr<SavedPolicy> policy) {
   auto info = std::make_shared<PolicyInfo>(policy);

@@ -14,6 +14,8 @@
 
 namespace ls {
 
+struct Flight;
+
 class SavedPolicy {
  public:
   virtual ~SavedPolicy() = default;
@@ -27,6 +29,8 @@ class SavedPolicy {
   virtual Stage stage() const { return kOther; }
   virtual std::shared_ptr<SavedPolicy> keeping() { return nullptr; }  // in kFirstRun: the policy of such a part
   virtual at::Tensor kept() { return {}; }                            // in kRecomputation: the next part's result
+  // Called before the thread that has pushed the policy starts a backward pass, which does not start if it throws.
+  virtual void pass_starts(const Flight &) const {}
 };
 
 // Returns the data of t without its graph: a node that holds its own output would never be freed. Shares t's
@@ -43,8 +47,9 @@ void pop_policies(size_t depth);
 // Installs this file's stack in libtorch. Called before the first backward pass and the first saved tensor.
 void install_engine();
 
-// Called before the calling thread starts a backward pass and waits for it.
-void pass_starts() noexcept;
+// Called before the calling thread starts a backward pass and waits for it. Throws if a policy of the thread does
+// not allow the pass.
+void pass_starts(const Flight &pass);
 
 // Thrown by an operator in the recomputation of a checkpoint once all saved tensors are there:
 // LS_ERR_STOP_RECOMPUTATION.
