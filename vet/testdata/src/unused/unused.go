@@ -19,6 +19,13 @@ func operators(x, w *tensor.Tensor) *tensor.Tensor {
 	return x
 }
 
+func layers(l nn.Layer) *nn.Parametrized {
+	nn.WeightNorm(l, "weight") // want `the result of nn.WeightNorm is not used; it takes the place of the layer$`
+	nn.NewLinear(2, 2)         // want `the result of nn.NewLinear is not used$`
+	_ = nn.WeightNorm(l, "weight")
+	return nn.WeightNorm(l, "weight")
+}
+
 func fine(x *tensor.Tensor) *tensor.Tensor {
 	x.Mul_(2)
 	x.Keep()

@@ -9,6 +9,8 @@ type Layer interface {
 	Forward(x *tensor.Tensor) *tensor.Tensor
 }
 
+type Parametrized struct{ Layer }
+
 type Func func(x *tensor.Tensor) *tensor.Tensor
 
 type Mode struct{ eval bool }
@@ -20,4 +22,5 @@ func (l *Linear) Forward(x *tensor.Tensor) *tensor.Tensor { return x.Mul(l.Weigh
 func NewParameter(t *tensor.Tensor) *tensor.Tensor        { return t }
 func Check(m any) error                                   { return nil }
 func Parameters(m any) []*tensor.Tensor                   { return nil }
+func WeightNorm(l Layer, name string) *Parametrized       { return &Parametrized{l} }
 func MSELoss(x, y *tensor.Tensor) *tensor.Tensor          { return x.Mul(y) }
