@@ -75,6 +75,9 @@ func (a *AdaptiveLogSoftmaxWithLoss) ready(op string, ts ...*tensor.Tensor) erro
 	return nil
 }
 
+// logProbabilities is the log softmax of scores (N, C).
+var logProbabilities = internal(func(y *tensor.Tensor) *tensor.Tensor { return y.LogSoftmax(1) })
+
 // Forward returns the log probabilities (N) of the target classes (N), of dtype int64, for x (N, in), and the mean of their
 // negatives, a scalar; without N, x is (in) and the target (). A target outside the classes is an error. It reads the targets
 // of each cluster, which waits for the device.
@@ -117,14 +120,15 @@ func (a *AdaptiveLogSoftmaxWithLoss) Forward(x, target *tensor.Tensor) (output, 
 				at = at.IndexCopy(0, rows, local)
 				continue
 			}
-			cluster := a.Tail[i-1].Forward(x.IndexSelect(0, rows)).LogSoftmax(1).Gather(1, local.Sub(low).Unsqueeze(1))
+			class := local.Sub(low).Unsqueeze(1)
+			cluster := Pipe(x.IndexSelect(0, rows), a.Tail[i-1], logProbabilities, internal(func(y *tensor.Tensor) *tensor.Tensor { return y.Gather(1, class) }))
 			at = at.IndexFill(0, rows, a.Cutoffs[0]+i-1)
 			y = y.IndexCopy(0, rows, cluster.SqueezeDim(1))
 		}
 		if used != n {
 			return nil, refuse.Error(op, tensor.ErrArgument, "targets must be in [0, %d]", a.Cutoffs[len(a.Cutoffs)-1]-1)
 		}
-		y = y.Add(a.Head.Forward(x).LogSoftmax(1).Gather(1, at.Unsqueeze(1)).SqueezeDim(1))
+		y = y.Add(Pipe(x, a.Head, logProbabilities, internal(func(y *tensor.Tensor) *tensor.Tensor { return y.Gather(1, at.Unsqueeze(1)) })).SqueezeDim(1))
 		loss := y.Neg().Mean()
 		if single {
 			y = y.SqueezeDim(0)
@@ -148,11 +152,12 @@ func (a *AdaptiveLogSoftmaxWithLoss) LogProb(x *tensor.Tensor) *tensor.Tensor {
 		return refuse.Tensor(op, tensor.ErrArgument, "x must be (N, in), got shape %v", x.Shape())
 	}
 	return tidy(func(*tensor.Scope) *tensor.Tensor {
-		head := a.Head.Forward(x).LogSoftmax(1)
+		head := Pipe(x, a.Head, logProbabilities)
 		short := a.Cutoffs[0]
 		parts := []*tensor.Tensor{head.Narrow(1, 0, short)}
 		for i, tail := range a.Tail {
-			parts = append(parts, tail.Forward(x).LogSoftmax(1).Add(head.Narrow(1, short+i, 1)))
+			cluster := internal(func(y *tensor.Tensor) *tensor.Tensor { return y.Add(head.Narrow(1, short+i, 1)) })
+			parts = append(parts, Pipe(x, tail, logProbabilities, cluster))
 		}
 		return tensor.Cat(parts, tensor.Dim(1)).To(x.DType())
 	})

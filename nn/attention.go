@@ -74,11 +74,8 @@ func (a *CausalSelfAttention) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if bad := unusable(op, x); bad != nil {
 		return bad
 	}
-	return Pipe(x, internal(func(x *tensor.Tensor) *tensor.Tensor {
-		return tidy(func(s *tensor.Scope) *tensor.Tensor {
-			qkv := a.QKV.Forward(x)
-			return CausalAttention(qkv, a.Heads, a.dropout()...)
-		})
+	return Pipe(x, a.QKV, internal(func(qkv *tensor.Tensor) *tensor.Tensor {
+		return CausalAttention(qkv, a.Heads, a.dropout()...)
 	}), a.Proj)
 }
 
@@ -411,53 +408,30 @@ func (a *MultiheadAttention) attend(in []*tensor.Tensor, masks Masks, needWeight
 }
 
 func (a *MultiheadAttention) attendAll(in []*tensor.Tensor, masks Masks, needWeights, perHead bool) (y, weights *tensor.Tensor) {
-	const op = "MultiheadAttention"
 	unbatched := in[0].Dim() == 2
-	parts, err := a.project(in, unbatched)
+	parts, err := tensor.TidyAll(func() ([]*tensor.Tensor, error) { return a.split(in, unbatched) })
 	if err != nil {
 		return broken(err)
 	}
-	// From here on as in PyTorch: q (L, N, E), k and v (S, N, E).
-	for i, p := range parts {
-		if parts[i] = p.Transpose(0, 1); parts[i].Err() != nil {
-			return parts[i], parts[i]
-		}
-	}
 	q, k, v := parts[0], parts[1], parts[2]
-	length, batch, width, source := q.Size(0), q.Size(1), q.Size(2), k.Size(0)
-	if k.Size(1) != batch || v.Size(1) != batch || v.Size(0) != source || k.Size(2) != width || v.Size(2) != width || width%a.Heads != 0 {
-		return broken(refuse.Error(op, tensor.ErrArgument, "query, key and value have the shapes %v, %v and %v", in[0].Shape(), in[1].Shape(), in[2].Shape()))
+	if err := cmp.Or(q.Err(), k.Err(), v.Err()); err != nil {
+		return broken(err)
 	}
-	heads, each := batch*a.Heads, width/a.Heads
-	mask, padding, err := a.masks(q, source, masks, needWeights, unbatched)
+	length, batch, width, source := q.Size(1), q.Size(0)/a.Heads, q.Size(2)*a.Heads, k.Size(1)
+	more := a.more()
+	mask, padding, err := a.masks(q, source-more, masks, needWeights, unbatched)
 	if err != nil {
 		return broken(err)
 	}
 	causal := masks.Causal && mask == nil
-	more := func() {
-		source++
-		if mask != nil {
-			mask = mask.Pad([]int{0, 1})
-		}
-		if padding != nil {
-			padding = padding.Pad([]int{0, 1})
-		}
-	}
-	if a.BiasK != nil {
-		k = tensor.Cat([]*tensor.Tensor{k, a.BiasK.Repeat(1, batch, 1)})
-		v = tensor.Cat([]*tensor.Tensor{v, a.BiasV.Repeat(1, batch, 1)})
-		more()
-	}
-	q = q.Reshape(length, heads, each).Transpose(0, 1)
-	k = k.Reshape(source, heads, each).Transpose(0, 1)
-	v = v.Reshape(source, heads, each).Transpose(0, 1)
-	if a.zero {
-		none := tensor.Zeros([]int{heads, 1, each}, k.DType(), k.Device())
-		k, v = tensor.Cat([]*tensor.Tensor{k, none}, tensor.Dim(1)), tensor.Cat([]*tensor.Tensor{v, none}, tensor.Dim(1))
-		more()
+	if mask != nil && more > 0 {
+		mask = mask.Pad([]int{0, more})
 	}
 	if padding != nil {
-		padding = padding.View(batch, 1, 1, source).Expand(-1, a.Heads, -1, -1).Reshape(heads, 1, source)
+		if more > 0 {
+			padding = padding.Pad([]int{0, more})
+		}
+		padding = padding.View(batch, 1, 1, source).Expand(-1, a.Heads, -1, -1).Reshape(batch*a.Heads, 1, source)
 		if mask == nil {
 			mask = padding
 		} else {
@@ -470,7 +444,7 @@ func (a *MultiheadAttention) attendAll(in []*tensor.Tensor, masks Masks, needWei
 	}
 	if needWeights {
 		y, weights = a.weighted(q, k, v, mask, drop)
-		y = y.Transpose(0, 1).Reshape(length*batch, width)
+		y = after(tidy(func(*tensor.Scope) *tensor.Tensor { return y.Transpose(0, 1).Reshape(length*batch, width) }), y)
 		weights = weights.View(batch, a.Heads, length, source)
 		if !perHead {
 			weights = weights.Mean(tensor.Dim(1))
@@ -479,9 +453,11 @@ func (a *MultiheadAttention) attendAll(in []*tensor.Tensor, masks Masks, needWei
 			weights = weights.SqueezeDim(0)
 		}
 	} else {
-		y = a.fused(q, k, v, mask, batch, drop, causal).Permute(2, 0, 1, 3).Reshape(length*batch, width)
+		y = tidy(func(*tensor.Scope) *tensor.Tensor { return a.fused(q, k, v, mask, batch, drop, causal) })
+		after(y, q, k, v)
+		y = after(tidy(func(*tensor.Scope) *tensor.Tensor { return y.Permute(2, 0, 1, 3).Reshape(length*batch, width) }), y)
 	}
-	y = a.OutProj.Forward(y)
+	y = after(a.OutProj.Forward(y), y)
 	y = y.View(length, batch, y.Size(-1))
 	switch {
 	case unbatched:
@@ -494,12 +470,59 @@ func (a *MultiheadAttention) attendAll(in []*tensor.Tensor, masks Masks, needWei
 	return y, weights
 }
 
-// masks returns the masks to add to scores for q (L, N, E): mask (1 or N * Heads, L, source) and padding (N, source), or nil.
+// more returns the number of keys that are added to those of the caller.
+func (a *MultiheadAttention) more() int {
+	n := 0
+	if a.BiasK != nil {
+		n++
+	}
+	if a.zero {
+		n++
+	}
+	return n
+}
+
+// split returns queries, keys and values (N * Heads, L, E / Heads), with the keys and values that are added.
+func (a *MultiheadAttention) split(in []*tensor.Tensor, unbatched bool) ([]*tensor.Tensor, error) {
+	parts, err := a.project(in, unbatched)
+	if err != nil {
+		return nil, err
+	}
+	// From here on as in PyTorch: q (L, N, E), k and v (S, N, E).
+	for i, p := range parts {
+		if parts[i] = p.Transpose(0, 1); parts[i].Err() != nil {
+			return nil, parts[i].Err()
+		}
+	}
+	q, k, v := parts[0], parts[1], parts[2]
+	length, batch, width, source := q.Size(0), q.Size(1), q.Size(2), k.Size(0)
+	if k.Size(1) != batch || v.Size(1) != batch || v.Size(0) != source || k.Size(2) != width || v.Size(2) != width || width%a.Heads != 0 {
+		return nil, refuse.Error("MultiheadAttention", tensor.ErrArgument, "query, key and value have the shapes %v, %v and %v", in[0].Shape(), in[1].Shape(), in[2].Shape())
+	}
+	heads, each := batch*a.Heads, width/a.Heads
+	if a.BiasK != nil {
+		bias := a.BiasK.Repeat(1, batch, 1)
+		k = after(tensor.Cat([]*tensor.Tensor{k, bias}), bias)
+		bias = a.BiasV.Repeat(1, batch, 1)
+		v = after(tensor.Cat([]*tensor.Tensor{v, bias}), bias)
+		source++
+	}
+	q = q.Reshape(length, heads, each).Transpose(0, 1)
+	k = k.Reshape(source, heads, each).Transpose(0, 1)
+	v = v.Reshape(source, heads, each).Transpose(0, 1)
+	if a.zero {
+		none := tensor.Zeros([]int{heads, 1, each}, k.DType(), k.Device())
+		k, v = tensor.Cat([]*tensor.Tensor{k, none}, tensor.Dim(1)), tensor.Cat([]*tensor.Tensor{v, none}, tensor.Dim(1))
+	}
+	return []*tensor.Tensor{q, k, v}, nil
+}
+
+// masks returns the masks to add to scores for q (N * Heads, L, E / Heads): mask (1 or N * Heads, L, source) and padding (N, source), or nil.
 // A causal mask is nil where scaled_dot_product_attention can make it.
 func (a *MultiheadAttention) masks(q *tensor.Tensor, source int, masks Masks, needWeights, unbatched bool) (mask, padding *tensor.Tensor, err error) {
 	const op = "MultiheadAttention"
-	length, batch := q.Size(0), q.Size(1)
-	heads := batch * a.Heads
+	heads, length := q.Size(0), q.Size(1)
+	batch := heads / a.Heads
 	mask, padding = additive(masks.Attn, q), additive(masks.KeyPadding, q)
 	if masks.Causal && mask == nil && (padding != nil || needWeights || a.BiasK != nil || a.zero) {
 		mask = tensor.Full([]int{length, source}, math.Inf(-1), q.DType(), q.Device()).Triu(tensor.Diagonal(1))
@@ -528,18 +551,20 @@ func (a *MultiheadAttention) masks(q *tensor.Tensor, source int, masks Masks, ne
 	return mask, padding, nil
 }
 
-// weighted returns the values v weighted by the scores of q and k, and the weights.
+// weighted returns the values v weighted by the scores of q and k, and the weights. It frees q, k and v.
 func (a *MultiheadAttention) weighted(q, k, v, mask *tensor.Tensor, drop float64) (y, weights *tensor.Tensor) {
-	scaled := q.Mul(math.Sqrt(1 / float64(q.Size(2))))
+	scaled, turned := after(q.Mul(math.Sqrt(1/float64(q.Size(2)))), q), after(k.Transpose(-2, -1), k)
+	var scores *tensor.Tensor
 	if mask != nil {
-		weights = mask.BAddBMM(scaled, k.Transpose(-2, -1))
+		scores = mask.BAddBMM(scaled, turned)
 	} else {
-		weights = scaled.BMM(k.Transpose(-2, -1))
+		scores = scaled.BMM(turned)
 	}
-	if weights = weights.Softmax(-1); drop > 0 {
-		weights = weights.Dropout(drop, tensor.Train(true))
+	after(scores, scaled, turned)
+	if weights = after(scores.Softmax(-1), scores); drop > 0 {
+		weights = after(weights.Dropout(drop, tensor.Train(true)), weights)
 	}
-	return weights.BMM(v), weights
+	return after(weights.BMM(v), v), weights
 }
 
 // fused is weighted without the weights, as (N, Heads, L, E / Heads).

@@ -35,13 +35,16 @@ func GumbelSoftmax(logits *tensor.Tensor, tau float64, hard bool, dim int) *tens
 		return refuse.Tensor(op, tensor.ErrArgument, "tau must be positive, got %v", tau)
 	}
 	return tidy(func(*tensor.Scope) *tensor.Tensor {
-		noise := tensor.Empty(logits.Shape(), logits.DType(), logits.Device()).Exponential_().Log().Neg()
-		soft := logits.Add(noise).Div(tau).Softmax(dim)
+		noise := tensor.Empty(logits.Shape(), logits.DType(), logits.Device()).Exponential_().Log_().Neg_()
+		sum := after(logits.Add(noise), noise)
+		scaled := after(sum.Div(tau), sum)
+		soft := after(scaled.Softmax(dim), scaled)
 		if !hard || soft.Err() != nil {
 			return soft
 		}
-		_, index := soft.MaxDim(dim, tensor.KeepDim(true))
-		one := tensor.Zeros(logits.Shape(), logits.DType(), logits.Device()).ScatterValue(dim, index, 1)
-		return one.Sub(soft.Detach()).Add(soft)
+		most, index := soft.MaxDim(dim, tensor.KeepDim(true))
+		one := after(tensor.Zeros(logits.Shape(), logits.DType(), logits.Device()).ScatterValue_(dim, index, 1), most, index)
+		difference := after(one.Sub(soft.Detach()), one)
+		return difference.Add(soft)
 	})
 }

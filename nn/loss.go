@@ -273,7 +273,8 @@ func GaussianNLLLoss(x, target, variance *tensor.Tensor, opts ...tensor.Option) 
 		return bad
 	}
 	return tidy(func(*tensor.Scope) *tensor.Tensor {
-		if negative, err := tensor.Item[bool](variance.Lt(0).Any()); err != nil {
+		below := variance.Lt(0)
+		if negative, err := tensor.Item[bool](after(below.Any(), below)); err != nil {
 			return tensor.Failed(err)
 		} else if negative {
 			return refuse.Tensor(op, tensor.ErrArgument, "a variance is negative")
@@ -299,9 +300,13 @@ func GaussianNLLLoss(x, target, variance *tensor.Tensor, opts ...tensor.Option) 
 		if err := autograd.NoGrad(func() error { return variance.ClampMin_(s.eps).Err() }); err != nil {
 			return tensor.Failed(err)
 		}
-		loss := variance.Log().Add(x.Sub(target).Pow(2).Div(variance)).Mul(0.5)
+		log, difference := variance.Log(), x.Sub(target)
+		square := after(difference.Pow(2), difference)
+		quotient := after(square.Div(variance), square)
+		sum := after(log.Add(quotient), log, quotient)
+		loss := after(sum.Mul(0.5), sum)
 		if s.full {
-			loss = loss.Add(0.5 * math.Log(2*math.Pi))
+			loss = after(loss.Add(0.5*math.Log(2*math.Pi)), loss)
 		}
 		return s.reduce(loss)
 	})
@@ -326,9 +331,15 @@ func MultiLabelSoftMarginLoss(x, target *tensor.Tensor, opts ...tensor.Option) *
 		return refuse.Tensor(op, tensor.ErrArgument, "x must be (N, C) or (C), got a scalar")
 	}
 	return tidy(func(*tensor.Scope) *tensor.Tensor {
-		loss := target.Mul(x.LogSigmoid()).Add(target.RSub(1).Mul(x.Neg().LogSigmoid())).Neg()
+		log := x.LogSigmoid()
+		with := after(target.Mul(log), log)
+		rest, negative := target.RSub(1), x.Neg()
+		log = after(negative.LogSigmoid(), negative)
+		without := after(rest.Mul(log), rest, log)
+		sum := after(with.Add(without), with, without)
+		loss := after(sum.Neg(), sum)
 		if s.weight != nil {
-			loss = loss.Mul(s.weight)
+			loss = after(loss.Mul(s.weight), loss)
 		}
 		return s.reduce(loss.Sum(tensor.Dim(-1)).Div(x.Size(-1)))
 	})

@@ -144,7 +144,10 @@ func (r *RotaryEmbedding) rotate(x, positions *tensor.Tensor) *tensor.Tensor {
 	} else {
 		a, b = part.Narrow(-1, 0, half), part.Narrow(-1, half, half)
 	}
-	turned := []*tensor.Tensor{a.Mul(cos).Sub(b.Mul(sin)), b.Mul(cos).Add(a.Mul(sin))}
+	first, second := a.Mul(cos), b.Mul(sin)
+	turned := []*tensor.Tensor{after(first.Sub(second), first, second)}
+	first, second = b.Mul(cos), a.Mul(sin)
+	turned = append(turned, after(first.Add(second), first, second))
 	var y *tensor.Tensor
 	if r.interleaved {
 		y = tensor.Stack(turned, tensor.Dim(-1)).Flatten(tensor.StartDim(-2))
@@ -152,6 +155,7 @@ func (r *RotaryEmbedding) rotate(x, positions *tensor.Tensor) *tensor.Tensor {
 		y = tensor.Cat(turned, tensor.Dim(-1))
 	}
 	if rest > 0 {
+		after(y, turned...)
 		y = tensor.Cat([]*tensor.Tensor{y, x.Narrow(-1, r.Width, rest)}, tensor.Dim(-1))
 	}
 	return y
@@ -200,7 +204,16 @@ func (s *SwiGLU) Forward(x *tensor.Tensor) *tensor.Tensor {
 		return bad
 	}
 	return Pipe(x, internal(func(x *tensor.Tensor) *tensor.Tensor {
-		return tidy(func(*tensor.Scope) *tensor.Tensor { return s.GateProj.Forward(x).SiLU().Mul(s.UpProj.Forward(x)) })
+		gate, ownGate := through(op, x, false, []Layer{s.GateProj, &SiLU{}}, 0)
+		up, ownUp := through(op, x, false, []Layer{s.UpProj}, 0)
+		y := gate.Mul(up)
+		if ownGate {
+			gate.Release()
+		}
+		if ownUp {
+			up.Release()
+		}
+		return y
 	}), s.DownProj)
 }
 
@@ -534,7 +547,8 @@ func (l *LoRALinear) Forward(x *tensor.Tensor) *tensor.Tensor {
 		if l.Drop > 0 && l.Training() {
 			in = x.Dropout(l.Drop, tensor.Train(true))
 		}
-		return l.Base.Forward(x).Add(l.B.Forward(l.A.Forward(in)).Mul(l.Scale))
+		base := l.Base.Forward(x)
+		return base.Add(Pipe(in, l.A, l.B, internal(func(y *tensor.Tensor) *tensor.Tensor { return y.Mul(l.Scale) })))
 	})
 }
 
