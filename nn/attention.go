@@ -13,8 +13,8 @@ import (
 // torch.nn.functional.scaled_dot_product_attention.
 type CausalSelfAttention struct {
 	Mode
-	QKV   *Linear // C to 3C
-	Proj  *Linear // C to C
+	QKV   Layer // C to 3C; a Linear at first
+	Proj  Layer // C to C; a Linear at first
 	Heads int
 	Drop  float64 // dropout probability of the attention weights in training
 	err   error

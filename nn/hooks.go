@@ -267,7 +267,8 @@ func (b *backwardHooks) output(y *tensor.Tensor) (*tensor.Tensor, error) {
 
 // SetSubmodule puts part in the place of the submodule of m with the given name, such as "blocks.0.mlp": a wrapper like
 // Hooked, Parametrized or LoRALinear, or another layer. The field, slice or map must be able to hold part: a field of type
-// Layer can, one of type *Linear holds only a *Linear. A submodule that is in several places is replaced in the first.
+// Layer can, as those of the linear layers in CausalSelfAttention, SwiGLU, TransformerEncoderLayer and
+// TransformerDecoderLayer are; one of type *Linear holds only a *Linear, as MultiheadAttention's OutProj. A submodule that is in several places is replaced in the first.
 // PyTorch: Module.set_submodule.
 func SetSubmodule(m any, name string, part any) error {
 	const op = "SetSubmodule"
@@ -283,7 +284,7 @@ func SetSubmodule(m any, name string, part any) error {
 	case s.set:
 		return nil
 	case s.holder != nil:
-		return refuse.Error(op, tensor.ErrArgument, "%q is held as a %v, which cannot be a %T: declare it as nn.Layer", name, s.holder, part)
+		return refuse.Error(op, tensor.ErrArgument, "%q is held as a %v, which cannot be a %T: a field of type nn.Layer can", name, s.holder, part)
 	}
 	return refuse.Error(op, tensor.ErrArgument, "%T has no submodule %q that can be replaced", m, name)
 }

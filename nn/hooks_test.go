@@ -236,11 +236,64 @@ func TestSetSubmodule(t *testing.T) {
 			t.Errorf("%q can hold a %T", name, part)
 		}
 	}
-	if err := nn.SetSubmodule(m, "fixed", h); !strings.Contains(err.Error(), "declare it as nn.Layer") {
+	if err := nn.SetSubmodule(m, "fixed", h); !strings.Contains(err.Error(), "a field of type nn.Layer can") {
 		t.Error(err)
 	}
 	if nn.SetSubmodule(nil, "x", h) == nil || nn.SetSubmodule(7, "x", h) == nil {
 		t.Error("SetSubmodule accepts a value that is not a module")
+	}
+}
+
+// decoding is a decoder layer whose memory is its input.
+type decoding struct{ *nn.TransformerDecoderLayer }
+
+func (d decoding) Forward(x *tensor.Tensor) *tensor.Tensor {
+	return d.TransformerDecoderLayer.Forward(x, x)
+}
+
+// TestSubmodulesOfBlocks tests that a wrapper can take the place of the linear layers in this package's blocks.
+func TestSubmodulesOfBlocks(t *testing.T) {
+	leak.Check(t)
+	blocks := map[string]func() nn.Layer{
+		"qkv proj":                    func() nn.Layer { return nn.NewCausalSelfAttention(8, 2) },
+		"gate_proj up_proj down_proj": func() nn.Layer { return nn.NewSwiGLU(8, 16) },
+		"linear1 linear2":             func() nn.Layer { return nn.NewTransformerEncoderLayer(8, 2, nn.DropoutP(0)) },
+		"linear2 linear1":             func() nn.Layer { return decoding{nn.NewTransformerDecoderLayer(8, 2, nn.DropoutP(0))} },
+	}
+	wrappers := map[string]func(l nn.Layer) nn.Layer{
+		"base_layer.weight":                 func(l nn.Layer) nn.Layer { return nn.NewLoRALinear(l, 2) },
+		"parametrizations.weight.original0": func(l nn.Layer) nn.Layer { return nn.WeightNorm(l, "weight") },
+		"weight":                            func(l nn.Layer) nn.Layer { return nn.NewHooked(l) },
+	}
+	for names, block := range blocks {
+		for key, wrap := range wrappers {
+			err := tensor.WithScope(func() error {
+				m := nn.NewSequential(block())
+				defer func() { nn.Release(m) }()
+				x := tensor.Randn([]int{2, 3, 8})
+				want := m.Forward(x)
+				for _, name := range strings.Fields(names) {
+					name = "0." + name
+					for _, n := range nn.NamedModules(m) {
+						if n.Name == name {
+							if err := nn.SetSubmodule(m, name, wrap(n.Module.(nn.Layer))); err != nil {
+								return err
+							}
+						}
+					}
+					if nn.StateDict(m).Map()[name+"."+key] == nil {
+						t.Errorf("the state has no %s.%s", name, key)
+					}
+				}
+				if same, err := tensor.Item[bool](m.Forward(x).Sub(want).Abs().Max().Lt(1e-5)); err != nil || !same {
+					t.Errorf("%s wrapped as %s: the result differs: %v", names, key, err)
+				}
+				return nn.Check(m)
+			})
+			if err != nil {
+				t.Errorf("%s wrapped as %s: %v", names, key, err)
+			}
+		}
 	}
 }
 

@@ -101,9 +101,9 @@ func after(y *tensor.Tensor, used ...*tensor.Tensor) *tensor.Tensor {
 // layer normalization (Vaswani et al. 2017). PyTorch: torch.nn.TransformerEncoderLayer.
 type TransformerEncoderLayer struct {
 	SelfAttn           *MultiheadAttention
-	Linear1            *Linear
+	Linear1            Layer // width to hidden; a Linear at first
 	Dropout            *Dropout
-	Linear2            *Linear
+	Linear2            Layer // hidden to width; a Linear at first
 	Norm1, Norm2       *LayerNorm
 	Dropout1, Dropout2 *Dropout
 	NormFirst          bool
@@ -169,9 +169,9 @@ func (l *TransformerEncoderLayer) ForwardMasked(x *tensor.Tensor, masks Masks) *
 type TransformerDecoderLayer struct {
 	SelfAttn                     *MultiheadAttention
 	MultiheadAttn                *MultiheadAttention
-	Linear1                      *Linear
+	Linear1                      Layer // width to hidden; a Linear at first
 	Dropout                      *Dropout
-	Linear2                      *Linear
+	Linear2                      Layer // hidden to width; a Linear at first
 	Norm1, Norm2, Norm3          *LayerNorm
 	Dropout1, Dropout2, Dropout3 *Dropout
 	NormFirst                    bool

@@ -164,8 +164,8 @@ func (r *RotaryEmbedding) rotate(x, positions *tensor.Tensor) *tensor.Tensor {
 // SwiGLU is the feed-forward part of a transformer block with a gate (Shazeer 2020): DownProj(silu(GateProj(x)) *
 // UpProj(x)) for x (*, width). Its state has the names of Llama's. PyTorch has none.
 type SwiGLU struct {
-	GateProj, UpProj *Linear // width to hidden
-	DownProj         *Linear // hidden to width
+	GateProj, UpProj Layer // width to hidden; a Linear each at first
+	DownProj         Layer // hidden to width
 	err              error
 }
 
@@ -467,7 +467,9 @@ func (q *Float8Linear) frozen() (weight, dtype, bias *tensor.Tensor) {
 // NewLoRALinear returns a LoRALinear around base, a *Linear, *Int8Linear or *Float8Linear, whose parameters it freezes. A is
 // initialized as a Linear's weight, and B with zeros, so that the result is base's at first. Options: Alpha (the scale times
 // the rank; the rank by default), DropoutP, DType of A and B (by default that of a Linear's weight, or of the scales).
-// SetSubmodule puts it in base's place in a model.
+// SetSubmodule puts it in base's place in a model:
+//
+//	err := nn.SetSubmodule(model, "blocks.0.attn.qkv", nn.NewLoRALinear(model.Blocks[0].Attn.QKV, 8))
 func NewLoRALinear(base Layer, rank int, opts ...Option) *LoRALinear {
 	b := build("NewLoRALinear", opts, "Alpha", "DropoutP", "DType")
 	b.sizes("rank", rank)
