@@ -180,3 +180,66 @@ func TestLoadCopiesAllOrNothing(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestLayersWithoutData tests that a layer whose parameters are on the meta device, because they were not loaded or because a
+// wrapper computes them, has no result with memory: such a result would have values that nothing computed.
+func TestLayersWithoutData(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x, images, volumes := tensor.Randn([]int{4, 8, 16}), tensor.Randn([]int{2, 4, 8, 8}), tensor.Randn([]int{2, 4, 5, 5, 5})
+		meta := nn.Device(tensor.Meta)
+		for i, c := range []struct {
+			layer nn.Layer
+			x     *tensor.Tensor
+		}{
+			{nn.NewLinear(16, 4, meta), x},
+			{nn.NewLinear(4, 4, meta, nn.NoBias()), tensor.Ones([]int{4})},
+			{nn.NewConv1d(8, 4, 3, meta), x},
+			{nn.NewConv1d(8, 8, 3, nn.Groups(8), meta), x},
+			{nn.NewConv2d(4, 4, 3, meta), images},
+			{nn.NewConv3d(4, 4, 3, meta), volumes},
+			{nn.NewConvTranspose2d(4, 4, 3, meta), images},
+			{nn.NewLSTM(16, 4, meta), x},
+			{nn.NewGRU(16, 4, meta), x},
+			{nn.NewEmbedding(16, 4, meta), tensor.Ones([]int{2}, tensor.Int64)},
+			{nn.NewEmbeddingBag(16, 4, meta), tensor.Ones([]int{2, 2}, tensor.Int64)},
+			{nn.NewLayerNorm(16, meta), x},
+			{nn.NewRMSNorm(16, meta), x},
+			{nn.NewGroupNorm(2, 8, meta), x},
+			{nn.NewBatchNorm1d(8, meta), x},
+			{nn.NewInstanceNorm1d(8, nn.Affine(), meta), x},
+			{nn.NewMultiheadAttention(16, 2, meta), x},
+			{nn.NewTransformerEncoderLayer(16, 2, meta), x},
+			{nn.NewPReLU(1, 0.1, meta), x},
+			{parametrized(nn.NewConv1d(8, 4, 3), "weight"), x},
+			{parametrized(nn.NewLinear(16, 4), "weight"), x},
+			{parametrized(nn.NewLSTM(16, 4), "weight_hh_l0"), x},
+		} {
+			for _, training := range []bool{true, false} {
+				nn.Train(c.layer)
+				if !training {
+					nn.Eval(c.layer)
+				}
+				if y := c.layer.Forward(c.x); y.Err() == nil && y.Device() != tensor.Meta {
+					t.Errorf("%d, a %T: the result is on %v", i, c.layer, y.Device())
+				} else if y.Err() != nil && !strings.Contains(y.Err().Error(), "meta") {
+					t.Errorf("%d, a %T: %v", i, c.layer, y.Err())
+				}
+			}
+			nn.Release(c.layer)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// parametrized returns a layer that WeightNorm has been applied to, as it is without the wrapper.
+func parametrized(l nn.Layer, name string) nn.Layer {
+	p := nn.WeightNorm(l, name)
+	for _, original := range p.Lists[0].Originals {
+		original.Release()
+	}
+	return l
+}

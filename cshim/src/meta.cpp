@@ -405,6 +405,33 @@ std::string key_of(const c10::OperatorName &n) {
   return n.name.substr(n.name.find("::") + 2) + (n.overload_name.empty() ? "" : "." + n.overload_name);
 }
 
+// Calls f with the name and the tensor of each argument that has some, until f returns true.
+template <class F>
+void each_tensor(const c10::FunctionSchema &schema, Args args, F &&f) {
+  for (size_t i = 0; i < args.size(); i++) {
+    const auto &name = schema.arguments()[i].name();
+    if (args[i].isTensor()) {
+      if (args[i].toTensor().defined() && f(name, args[i].toTensor())) return;
+    } else if (args[i].isTensorList()) {
+      for (const at::Tensor &t : args[i].toTensorList())
+        if (t.defined() && f(name, t)) return;
+    }
+  }
+}
+
+// One argument on the meta device is enough to reach follow_rule. A result that is on another device has memory to
+// which nothing was written.
+[[noreturn]] void refuse_mixed(const c10::FunctionSchema &schema, Args args, const at::Tensor &result) {
+  std::string meta, other;
+  each_tensor(schema, args, [&](const std::string &name, const at::Tensor &t) {
+    auto &which = t.is_meta() ? meta : other;
+    if (which.empty()) which = name;
+    return !meta.empty() && !other.empty();
+  });
+  throw ArgumentError(schema.name() + ": " + meta + " is on the device meta and has no data, " + other +
+                      " is on the device " + result.device().str());
+}
+
 // The kernel of every operator in rules().
 void follow_rule(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   const auto &schema = op.schema();
@@ -419,7 +446,13 @@ void follow_rule(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
       const auto *alias = schema.arguments()[i].alias_info();
       if (alias != nullptr && alias->isWrite()) out.push_back(args[i].toTensor());
     }
+  } else {
+    // The tensors of the first argument are those that it writes to.
+    for (const at::Tensor &t : args[0].toTensorList())
+      if (!t.is_meta()) refuse_mixed(schema, args, t);
   }
+  for (const auto &t : out)
+    if (t.defined() && !t.is_meta()) refuse_mixed(schema, args, t);
   torch::jit::drop(*stack, n);
   for (auto &t : out) stack->emplace_back(std::move(t));
 }

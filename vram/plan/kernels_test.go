@@ -90,11 +90,16 @@ func TestKernels(t *testing.T) {
 				if err != nil {
 					return err
 				}
+				onMeta := slices.Clone(a)
 				for i, x := range a {
 					if x, ok := x.(*tensor.Tensor); ok && x != nil {
-						a[i] = x.To(tensor.Meta)
+						onMeta[i] = x.To(tensor.Meta)
+						mixed := slices.Clone(a)
+						mixed[i] = onMeta[i]
+						needNoMemory(t, i, c.op, mixed)
 					}
 				}
+				a = onMeta
 				got, err := tensor.CallUnchecked("aten::"+c.op, a...)
 				if err != nil {
 					return err
@@ -110,6 +115,24 @@ func TestKernels(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// needNoMemory tests that a call whose argument i alone is on the meta device fails, or has all results there: a result
+// with memory would have values that nothing computed.
+func needNoMemory(t *testing.T, i int, op string, args []any) {
+	t.Helper()
+	results, err := tensor.CallUnchecked("aten::"+op, args...)
+	if err != nil {
+		if !strings.Contains(err.Error(), "meta") {
+			t.Errorf("argument %d on the meta device: %v", i, err)
+		}
+		return
+	}
+	for at, r := range results {
+		if r := r.(*tensor.Tensor); r.Device() != tensor.Meta {
+			t.Errorf("argument %d on the meta device: result %d is on %v", i, at, r.Device())
+		}
 	}
 }
 
@@ -138,5 +161,13 @@ func TestKernelsRefuse(t *testing.T) {
 		}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want an error with %q", c.op, err, c.want)
 		}
+	}
+	// Steps of parameters that have data with gradients that have none.
+	if err := tensor.WithScope(func() error {
+		lists := []any{[]*tensor.Tensor{tensor.Ones([]int{2})}, []*tensor.Tensor{f(2)}, []*tensor.Tensor{}}
+		_, err := tensor.CallUnchecked("aten::_fused_sgd_", append(lists, 0.0, 0.0, 0.1, 0.0, false, false, true)...)
+		return err
+	}); err == nil || !strings.Contains(err.Error(), "grads is on the device meta and has no data, self is on the device cpu") {
+		t.Errorf("_fused_sgd_ without gradients: %v", err)
 	}
 }
