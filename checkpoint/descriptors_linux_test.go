@@ -36,8 +36,8 @@ func TestLoadManyFiles(t *testing.T) {
 	}
 }
 
-// The pages of a File that a program drops, without Close or after it, are unmapped when it is unreachable and no tensor uses
-// them.
+// The pages of a File that a program drops, without Close or after it, are unmapped when it is unreachable and no
+// tensor uses them.
 func TestDroppedFilesAreUnmapped(t *testing.T) {
 	leak.Check(t)
 	path := filepath.Join(t.TempDir(), "file")

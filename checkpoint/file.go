@@ -321,12 +321,12 @@ func (f *File) each(accept func(name string) bool, add adder) error {
 	return nil
 }
 
-// Value returns an object of a PyTorch file by its name, which is formed as that of a tensor is; "" is the whole object.
-// A dict is a map[string]any, or a map[int]any if all its keys are integers, and an error if a key has no name (see
-// [File.Names]); a list, a tuple and a set are a []any; an int is an int, or a *big.Int if it has more than 64 bits; bytes
-// are a []byte; None is nil; a dtype is its name in Python. An object that occurs several times in Python is one map or
-// slice here too; one that contains itself has no value. Tensors are as those that [File.Tensor] returns, and belong to the
-// current scope. For other formats a tensor is the only kind of value.
+// Value returns an object of a PyTorch file by its name, which is formed as that of a tensor is; "" is the whole
+// object. A dict is a map[string]any, or a map[int]any if all its keys are integers, and an error if a key has no name
+// (see [File.Names]); a list, a tuple and a set are a []any; an int is an int, or a *big.Int if it has more than 64
+// bits; bytes are a []byte; None is nil; a dtype is its name in Python. An object that occurs several times in Python
+// is one map or slice here too; one that contains itself has no value. Tensors are as those that [File.Tensor] returns,
+// and belong to the current scope. For other formats a tensor is the only kind of value.
 func (f *File) Value(name string) (any, error) {
 	if !f.opened() {
 		return nil, notOpened("Value")

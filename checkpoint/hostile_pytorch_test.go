@@ -335,8 +335,8 @@ func TestArchivesWithoutChecksums(t *testing.T) {
 	}
 }
 
-// Views of one storage that are copies share one copy if they are loaded together, and are copies of their part if not. Of a
-// view of bools the bytes between its elements' first and last count, not those of the whole storage.
+// Views of one storage that are copies share one copy if they are loaded together, and are copies of their part if not.
+// Of a view of bools the bytes between its elements' first and last count, not those of the whole storage.
 func TestCopiedViewsOfPyTorch(t *testing.T) {
 	leak.Check(t)
 	view := func(offset, n int64) string { return tensorOf("BoolStorage", "0", 64, offset, []int64{n}, []int64{1}) }

@@ -490,8 +490,8 @@ func (t *stored) check(bytes int64) error {
 	return nil
 }
 
-// span returns the bytes of the storage from the first element of t, which check has checked and which is not empty, to the
-// end of the last.
+// span returns the bytes of the storage from the first element of t, which check has checked and which is not empty, to
+// the end of the last.
 func (t *stored) span() (from, to int64) {
 	last := int64(t.offset)
 	for i, n := range t.shape {

@@ -326,8 +326,8 @@ func TestPyTorchRoundTrip(t *testing.T) {
 	})
 }
 
-// Load reads what SavePyTorch writes, also if it is mostly empty; a pickle that is too large is an error before the old file
-// is replaced.
+// Load reads what SavePyTorch writes, also if it is mostly empty; a pickle that is too large is an error before the old
+// file is replaced.
 func TestSavePyTorchWritesWhatLoadReads(t *testing.T) {
 	leak.Check(t)
 	path := filepath.Join(t.TempDir(), "x.pt")

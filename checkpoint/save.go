@@ -26,13 +26,13 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Save writes tensors to a safetensors file under their names, with the given metadata (nil for none). Other
-// programs see either the old file or the complete new one, also after a crash: Save writes the new file beside
-// the old one, syncs and renames it. If path is a symbolic link, the file that it leads to is replaced; a path that leads
-// to a device or a pipe is an error. If the process is killed meanwhile, a file named .NAME and a number is
-// left (of a NAME of more than 235 bytes its beginning and a hash), which the next Save to the same path removes (on Unix).
-// The same tensors give the same bytes. Tensors may be on any device and have any strides. They are written in row-major
-// order, and each in full if several share storage.
+// Save writes tensors to a safetensors file under their names, with the given metadata (nil for none). Other programs
+// see either the old file or the complete new one, also after a crash: Save writes the new file beside the old one,
+// syncs and renames it. If path is a symbolic link, the file that it leads to is replaced; a path that leads to a
+// device or a pipe is an error. If the process is killed meanwhile, a file named .NAME and a number is left (of a NAME
+// of more than 235 bytes its beginning and a hash), which the next Save to the same path removes (on Unix). The same
+// tensors give the same bytes. Tensors may be on any device and have any strides. They are written in row-major order,
+// and each in full if several share storage.
 //
 // Save leaves other files alone, also an older model.safetensors.index.json beside a new model.safetensors, which another
 // loader may prefer.
@@ -225,8 +225,8 @@ func stage(path string, write func(io.Writer) error) (s *staged, err error) {
 // maxBase is the length of the longest name before the number of 19 digits in the name of a pending file.
 const maxBase = 255 - len(".") - 19
 
-// pendingBase returns what the names of the pending files for path have between the dot and the number: the file's name, or
-// its beginning and a hash if it is too long.
+// pendingBase returns what the names of the pending files for path have between the dot and the number: the file's
+// name, or its beginning and a hash if it is too long.
 func pendingBase(path string) string {
 	base := filepath.Base(path)
 	if len(base) <= maxBase {

@@ -172,19 +172,20 @@ func (s *shards) close() error {
 }
 
 // SaveSharded writes tensors to several safetensors files of at most maxBytes bytes of data each (a larger tensor has a
-// file of its own; at most 4096 files), and the index of these files, which Load, LoadModel and the libraries of Hugging Face open:
+// file of its own), at most 4096, and the index of these files, which Load, LoadModel and the libraries of Hugging Face
+// open:
 //
 //	DIR/model-00001-of-00003.safetensors
 //	…
 //	DIR/model.safetensors.index.json
 //
-// DIR is created if necessary. The files contain the tensors in the order of their names. Other programs see the old or the
-// new index. All files are written beside the old ones before the first is renamed, so that after an error, for example
-// because the disk is full, the old ones are there unchanged. When the index is there, the files
-// model-XXXXX-of-YYYYY.safetensors that it does not list, of an earlier SaveSharded, are removed; a crash can leave them until
-// the next SaveSharded. If the numbers of files are equal, the new files replace those that the old index lists a moment
-// before the new index is there: save to another directory to keep both. An older model.safetensors in DIR is left, and
-// Hugging Face's libraries load it instead of the index: remove it.
+// DIR is created if necessary. The files contain the tensors in the order of their names. Other programs see the old or
+// the new index. All files are written beside the old ones before the first is renamed, so that after an error, for
+// example because the disk is full, the old ones are there unchanged. When the index is there, the files
+// model-XXXXX-of-YYYYY.safetensors that it does not list, of an earlier SaveSharded, are removed; a crash can leave
+// them until the next SaveSharded. If the numbers of files are equal, the new files replace those that the old index
+// lists a moment before the new index is there: save to another directory to keep both. An older model.safetensors in
+// DIR is left, and Hugging Face's libraries load it instead of the index: remove it.
 //
 // Python: huggingface_hub.save_torch_state_dict.
 func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[string]string, maxBytes int64) error {

@@ -209,8 +209,8 @@ const (
 	boxBytes   = 16
 )
 
-// grown returns s with room for n more elements. It doubles s, so that a slice that grows takes at most 64 bytes an element
-// in all; append takes up to 100.
+// grown returns s with room for n more elements. It doubles s, so that a slice that grows takes at most 64 bytes an
+// element in all; append takes up to 100.
 func grown(s []any, n int) []any {
 	if cap(s)-len(s) < n {
 		s = slices.Grow(s, max(n, len(s)))
