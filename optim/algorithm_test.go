@@ -387,8 +387,10 @@ func TestRefusedGradientChangesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := fmt.Sprint(ps, opt.StateDict())
-			if err := opt.Step(); !errors.Is(err, tensor.ErrArgument) {
+			if err := opt.Step(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "dense") && !strings.Contains(err.Error(), "sparse") {
 				t.Errorf("%s: %v", name, err)
+			} else if strings.Contains(err.Error(), "Adam: Adam") {
+				t.Errorf("the error names Adam twice: %v", err)
 			}
 			if after := fmt.Sprint(ps, opt.StateDict()); after != before {
 				t.Errorf("%s: a step that failed leaves %s, before %s", name, after, before)

@@ -24,10 +24,18 @@
 namespace {
 // The kernel assumes that all tensors have the same layout, and checks nothing.
 void check_alike(const at::Tensor &param, const at::Tensor &other, uint64_t i, const char *what) {
-  if (!other.defined() || !other.sizes().equals(param.sizes()) || !other.strides().equals(param.strides()) ||
-      other.scalar_type() != param.scalar_type() || other.device() != param.device())
-    throw ls::ArgumentError("Adam: the " + std::string(what) + " of parameter " + std::to_string(i) +
-                            " differs from it in shape, strides, dtype or device");
+  auto differs = [&](const std::string &how) {
+    return ls::ArgumentError("the " + std::string(what) + " of parameter " + std::to_string(i) + how);
+  };
+  if (!other.defined()) throw differs(" is none");
+  if (other.layout() != param.layout()) throw differs(c10::str(" is not dense: its layout is ", other.layout()));
+  auto equal = [&](const char *property, const auto &theirs, const auto &its) {
+    if (theirs != its) throw differs(c10::str(" has the ", property, " ", theirs, ", it has ", its));
+  };
+  equal("shape", other.sizes(), param.sizes());
+  equal("strides", other.strides(), param.strides());
+  equal("dtype", other.scalar_type(), param.scalar_type());
+  equal("device", other.device(), param.device());
 }
 
 // Handles as the list that a kernel takes, without a change of their reference counts.
@@ -123,11 +131,11 @@ ls_error *ls_adam_step(const ls_adam *how, uint64_t n, const ls_tensor *params, 
     for (uint64_t i = 0; i < n; i++) {
       ls::Borrowed borrowed(params[i]);
       const at::Tensor &param = borrowed.get();
-      if (!param.defined()) throw ls::ArgumentError("Adam: parameter " + std::to_string(i) + " is none");
+      if (!param.defined()) throw ls::ArgumentError("parameter " + std::to_string(i) + " is none");
       at::Tensor grad = ls::grad_of(param);
       if (!grad.defined()) continue;
       if (!param.is_non_overlapping_and_dense())
-        throw ls::ArgumentError("Adam: parameter " + std::to_string(i) + " is not dense in memory");
+        throw ls::ArgumentError("parameter " + std::to_string(i) + " is not dense in memory");
       if (grad.layout() == c10::kStrided && !grad.strides().equals(param.strides()))
         grad = at::empty_like(param).copy_(grad);
       check_alike(param, grad, i, "gradient");
@@ -136,7 +144,7 @@ ls_error *ls_adam_step(const ls_adam *how, uint64_t n, const ls_tensor *params, 
       if (maxs != nullptr) check_alike(param, m.add(maxs[i]), i, "maximum");
       const at::Tensor &step = t.add(steps[i]);
       if (!step.defined() || step.numel() != 1 || step.scalar_type() != c10::kFloat)
-        throw ls::ArgumentError("Adam: the step of parameter " + std::to_string(i) + " must be a float32 scalar");
+        throw ls::ArgumentError("the step of parameter " + std::to_string(i) + " must be a float32 scalar");
       g.push_back(std::move(grad));
       p.add(params[i]);
     }
