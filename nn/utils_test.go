@@ -1063,3 +1063,30 @@ func TestComputedBuffers(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestTargetsOfCTCLoss tests that CTCLoss is the same for each form of the targets.
+func TestTargetsOfCTCLoss(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.Randn([]int{6, 2, 4}).LogSoftmax(2)
+		inputs, lengths := []int{6, 5}, []int{3, 2}
+		padded, joined := tensor.FromSlice([]int{1, 2, 1, 3, 1, 0}, []int{2, 3}), tensor.FromSlice([]int{1, 2, 1, 3, 1}, nil)
+		want := nn.CTCLoss(x, padded, inputs, lengths)
+		first := nn.CTCLoss(x.Select(1, 0), joined.Narrow(0, 0, 3), inputs[:1], lengths[:1])
+		second := nn.CTCLoss(x.Select(1, 1), joined.Narrow(0, 3, 2), inputs[1:], lengths[1:])
+		for name, got := range map[string]*tensor.Tensor{
+			"one after the other": nn.CTCLoss(x, joined, inputs, lengths),
+			"of dtype int32":      nn.CTCLoss(x, padded.To(tensor.Int32), inputs, lengths),
+			"int32 in one row":    nn.CTCLoss(x, joined.To(tensor.Int32), inputs, lengths),
+			"without a batch":     first.Add(second).Div(2),
+		} {
+			if same, err := tensor.Item[bool](got.Sub(want).Abs().Lt(1e-5)); err != nil || !same {
+				t.Errorf("targets %s: %v, want %v", name, got, want)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -360,8 +360,9 @@ func (t *Tensor) MultilabelMarginLoss(target *Tensor, opts ...Option) *Tensor {
 
 var opCTCLoss = op{name: "aten::ctc_loss", overload: "IntList", goName: "CTCLoss", inPlace: false, args: []argSpec{{"log_probs", kindTensor, keyNone, false}, {"targets", kindTensor, keyNone, false}, {"input_lengths", kindInts, keyNone, false}, {"target_lengths", kindInts, keyNone, false}, {"blank", kindInt, keyBlank, false}, {"reduction", kindInt, keyReduction, false}, {"zero_infinity", kindBool, keyZeroInfinity, false}}}
 
-// CTCLoss is the connectionist temporal classification loss of log-probabilities x (T, N, C) and targets (N,
-// S). PyTorch: torch.nn.functional.ctc_loss.
+// CTCLoss is the connectionist temporal classification loss of log-probabilities x (T, N, C), or (T, C)
+// without a batch, and targets, integers (N, S), or all one after the other in one dimension. PyTorch:
+// torch.nn.functional.ctc_loss.
 //
 // Options: Blank, Reduction, ZeroInfinity.
 //
