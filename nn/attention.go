@@ -517,8 +517,8 @@ func (a *MultiheadAttention) split(in []*tensor.Tensor, unbatched bool) ([]*tens
 	return []*tensor.Tensor{q, k, v}, nil
 }
 
-// masks returns the masks to add to scores for q (N * Heads, L, E / Heads): mask (1 or N * Heads, L, source) and padding (N, source), or nil.
-// A causal mask is nil where scaled_dot_product_attention can make it.
+// masks returns the masks to add to scores for q (N * Heads, L, E / Heads): mask (1 or N * Heads, L, source) and padding
+// (N, source), or nil. A causal mask is nil where scaled_dot_product_attention can make it.
 func (a *MultiheadAttention) masks(q *tensor.Tensor, source int, masks Masks, needWeights, unbatched bool) (mask, padding *tensor.Tensor, err error) {
 	const op = "MultiheadAttention"
 	heads, length := q.Size(0), q.Size(1)

@@ -17,8 +17,14 @@ func TestPeaks(t *testing.T) {
 	const n, length, width = 32, 64, 128
 	const unit = n * length * width * 4 // the bytes of x
 	threads := tensor.NumThreads()
-	tensor.SetNumThreads(1)
-	defer tensor.SetNumThreads(threads)
+	if err := tensor.SetNumThreads(1); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := tensor.SetNumThreads(threads); err != nil {
+			t.Error(err)
+		}
+	}()
 	err := tensor.WithScope(func() error {
 		x, grad := tensor.Randn([]int{n, length, width}), tensor.Randn([]int{n, length, width}).RequiresGrad_()
 		rows, a := tensor.Randn([]int{n * length, width}).RequiresGrad_(), tensor.Randn([]int{n * length, width}).RequiresGrad_()
@@ -73,11 +79,11 @@ func TestPeaks(t *testing.T) {
 				err := mode(func() error {
 					peak, err := vram.Measure(vram.CPU, func() error {
 						return tensor.WithScope(func() error {
-							if y := c.f(); train {
+							y := c.f()
+							if train {
 								return y.Sum().Backward()
-							} else {
-								return y.Err()
 							}
+							return y.Err()
 						})
 					})
 					if got := float64(peak) / unit; got > limit+0.02 {
