@@ -412,7 +412,7 @@ func shortened(err error) error {
 
 // value returns the object of that name as Go values.
 func (o *objects) value(name string) (any, error) {
-	v := o.root
+	var v any
 	if t, ok := o.find(name); ok && name != "" { // a tensor may have the key ""
 		v = t
 	} else if v, ok = lookup(o.root, name, maxDepth); !ok {

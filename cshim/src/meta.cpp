@@ -62,6 +62,15 @@ Results loss(Args a) {
   return {empty(at::infer_size(x.sizes(), a[1].toTensor().sizes()), x)};
 }
 
+// (self, vec). libtorch would make the result on vec's device, also where self has no data.
+Results matrix_vector(Args a) {
+  auto x = a[0].toTensor(), v = a[1].toTensor();
+  if (x.dim() != 2 || v.dim() != 1 || x.size(1) != v.size(0))
+    throw ArgumentError("a matrix of " + c10::str(x.sizes()) + " and a vector of " + c10::str(v.sizes()) +
+                        " have no product");
+  return {empty({x.size(0)}, x)};
+}
+
 // The strides of a convolution's result follow the input's memory format, or else the weight's.
 at::MemoryFormat format_of(const at::Tensor &input, const at::Tensor &weight) {
   auto f = input.suggest_memory_format();
@@ -333,6 +342,7 @@ const std::unordered_map<std::string, Rule> &rules() {
       {"median", scalar},
       {"nanmedian", scalar},
       {"trace", scalar},
+      {"mv", matrix_vector},
       {"huber_loss", loss<2>},
       {"binary_cross_entropy", loss<3>},
       {"convolution", convolution},
