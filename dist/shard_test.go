@@ -527,6 +527,10 @@ func TestShardGradients(t *testing.T) {
 			if err := errors.Join(loss.Backward(tensor.RetainGraph(true)), loss.Backward()); err != nil {
 				return err
 			}
+			largest, err := nn.ClipGradNorm_(nn.Parameters(whole), math.Inf(1), nn.NormType(math.Inf(1))).Item()
+			if got, e := nn.ClipGradNorm_(nn.Parameters(m), math.Inf(1), nn.NormType(math.Inf(1))).Item(); errors.Join(err, e) != nil || math.Abs(got-largest) > 1e-12*largest {
+				t.Errorf("the largest of all ranks' gradients is %v, %v, want %v, %v", got, e, largest, err)
+			}
 			most := 0.1
 			before, err := nn.ClipGradNorm_(nn.Parameters(whole), most).Item()
 			if err != nil || before < 2*most {
@@ -888,5 +892,34 @@ func TestShardOfMeta(t *testing.T) {
 			t.Errorf("the output differs by %v", d)
 		}
 		return err
+	})
+}
+
+// TestShardNormIsNaN tests that all ranks learn of a NaN in the gradients of any of them, by each norm.
+func TestShardNormIsNaN(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 3, func(g *dist.Group) error {
+		m, err := dist.Shard(ctx, g, nn.NewLinear(2, 3, nn.NoBias()))
+		if err != nil {
+			return err
+		}
+		params := nn.Parameters(m)
+		for _, order := range []float64{math.Inf(1), 2} {
+			for r := range g.Size() {
+				value := 1.0
+				if r == g.Rank() {
+					value = math.NaN()
+				}
+				if err := params[0].SetGrad(tensor.Full(params[0].Shape(), value)); err != nil {
+					return err
+				}
+				err := nn.ClipGradNorm_(params, 1, nn.NormType(order), nn.ErrorIfNonfinite()).Err()
+				v, e := nn.ClipGradNorm_(params, 1, nn.NormType(order)).Item()
+				if !errors.Is(err, tensor.ErrArgument) || e != nil || !math.IsNaN(v) {
+					return fmt.Errorf("order %v, NaN on rank %d: %v; %v, %v", order, r, err, v, e)
+				}
+			}
+		}
+		return nil
 	})
 }

@@ -101,6 +101,11 @@ func gradNorm(op string, params, grads []*tensor.Tensor, b *builder) (*tensor.Te
 		if err != nil {
 			return nil, err
 		}
+		for i, g := range own {
+			if largest && g.Numel() == 0 {
+				own[i] = g.Sum() // 0, which changes no maximum: there is none of no elements
+			}
+		}
 		n, err := norm(own, order)
 		if err != nil {
 			return nil, err
@@ -108,13 +113,18 @@ func gradNorm(op string, params, grads []*tensor.Tensor, b *builder) (*tensor.Te
 		if len(own) != 0 && len(norms) == 0 {
 			dtype = n.DType()
 		}
-		if n = n.To(part.Params[0].Device(), tensor.Float64); !largest {
+		if n = n.To(part.Params[0].Device(), tensor.Float64); largest {
+			n = tensor.Stack([]*tensor.Tensor{n, n.IsNaN().To(tensor.Float64)}) // a maximum by gloo may lose a NaN
+		} else {
 			n = n.Pow(order)
 		}
 		for _, g := range part.Groups {
 			if err := g.AllReduce(n, largest); err != nil {
 				return nil, err
 			}
+		}
+		if largest {
+			n = n.Select(0, 0).MaskedFill(n.Select(0, 1).Ne(0), math.NaN())
 		}
 		norms = append(norms, n.To(params[0].Device()))
 	}
