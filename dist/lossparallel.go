@@ -12,7 +12,7 @@ import (
 // LossParallel returns the cross entropy of logits whose classes are divided among the ranks of g, without gathering them:
 // logits are this rank's part of (N, C, *) or (C), such as the result of a [ColwiseParallel] of a Linear with C outputs, and
 // classes is C. targets (N, *) or (), class indices of dtype int64, must be the same on all ranks. The loss is that of
-// nn.CrossEntropy for the whole logits, on all ranks. It takes two collectives forward, of at most three numbers for each target,
+// nn.CrossEntropy for the whole logits, on all ranks, also within autograd.Autocast. It takes two collectives forward, of at most three numbers for each target,
 // and none backward. It has no gradient of its gradient. Options: a tensor.Reduction, tensor.IgnoreIndex,
 // tensor.LabelSmoothing, and a tensor.Weight of all classes, (classes), the same on all ranks. PyTorch:
 // torch.distributed.tensor.parallel.loss_parallel.
@@ -22,6 +22,10 @@ func LossParallel(g *Group, logits, targets *tensor.Tensor, classes int, opts ..
 		f := &crossEntropy{g: g, classes: classes, reduction: tensor.ReduceMean, ignore: -100}
 		if err := f.read(op, logits, targets, opts); err != nil {
 			return tensor.Failed(err)
+		}
+		// As autocast does for CrossEntropy.
+		if f.dtype != tensor.Float64 && autograd.AutocastDType(logits.Device().Type) != tensor.Float32 {
+			logits, f.dtype = logits.To(tensor.Float32), tensor.Float32
 		}
 		return apply(f, logits, targets)
 	})

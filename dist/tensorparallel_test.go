@@ -343,6 +343,20 @@ func TestLossParallel(t *testing.T) {
 		if v, err := loss.Item(); err != nil || loss.DType() != tensor.BFloat16 || !(v > 0) {
 			return fmt.Errorf("bfloat16: %v, %v, %w", loss.DType(), v, err)
 		}
+		// Autocast casts half-precision logits, as for the whole ones.
+		err = autograd.WithAutocast(tensor.CPUType, tensor.BFloat16, func() error {
+			for _, dtype := range []tensor.DType{tensor.BFloat16, tensor.Float64} {
+				x, targets := double([]int{4, 7}, 1).To(dtype).Contiguous(), tensor.Arange(0, 4, tensor.Int64)
+				want, got := nn.CrossEntropy(x, targets), dist.LossParallel(g, part(g, x, 1).Clone().RequiresGrad_(), targets, 7)
+				if d, err := got.Sub(want).Abs().Item(); err != nil || got.DType() != want.DType() || !(d <= 1e-6) {
+					return fmt.Errorf("within autocast, %v: %v, want %v, %w", dtype, got, want, errors.Join(err, got.Backward()))
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
 		loss = dist.LossParallel(g, own, tensor.Zeros([]int{2}, tensor.Int64), 7)
 		if _, err := autograd.Grad([]*tensor.Tensor{loss}, []*tensor.Tensor{own}, tensor.CreateGraph(true)); !errors.Is(err, tensor.ErrNotImplemented) {
 			return fmt.Errorf("a gradient with a graph: %w", err)
