@@ -31,7 +31,7 @@ func (g *Group) Broadcast(ctx context.Context, t *tensor.Tensor, src int) error 
 
 // BroadcastAsync starts a Broadcast. PyTorch: torch.distributed.broadcast with async_op.
 func (g *Group) BroadcastAsync(t *tensor.Tensor, src int) (*Work, error) {
-	return g.begin("Broadcast", cshim.Collective{Kind: cshim.Broadcast, Peer: int32(src)}, one(t), nil)
+	return g.beginWith("Broadcast", cshim.Collective{Kind: cshim.Broadcast}, src, 0, one(t), nil)
 }
 
 // AllReduce sets t to the reduction of t over all ranks, on each of them. PyTorch: torch.distributed.all_reduce.
@@ -63,7 +63,7 @@ func (g *Group) Reduce(ctx context.Context, t *tensor.Tensor, dst int, op Reduce
 
 // ReduceAsync starts a Reduce. PyTorch: torch.distributed.reduce with async_op.
 func (g *Group) ReduceAsync(t *tensor.Tensor, dst int, op ReduceOp) (*Work, error) {
-	return g.begin("Reduce", cshim.Collective{Kind: cshim.Reduce, Peer: int32(dst), Reduce: int32(op)}, one(t), nil)
+	return g.beginWith("Reduce", cshim.Collective{Kind: cshim.Reduce, Reduce: int32(op)}, dst, 0, one(t), nil)
 }
 
 // AllGather sets out[r] to in of rank r, on all ranks. out has Size() tensors. PyTorch: torch.distributed.all_gather.
@@ -96,7 +96,7 @@ func (g *Group) Gather(ctx context.Context, out []*tensor.Tensor, in *tensor.Ten
 
 // GatherAsync starts a Gather. PyTorch: torch.distributed.gather with async_op.
 func (g *Group) GatherAsync(out []*tensor.Tensor, in *tensor.Tensor, dst int) (*Work, error) {
-	return g.begin("Gather", cshim.Collective{Kind: cshim.Gather, Peer: int32(dst)}, out, one(in))
+	return g.beginWith("Gather", cshim.Collective{Kind: cshim.Gather}, dst, 0, out, one(in))
 }
 
 // Scatter sets out of rank r to in[r] of the rank src. On the other ranks in is empty. PyTorch:
@@ -107,7 +107,7 @@ func (g *Group) Scatter(ctx context.Context, out *tensor.Tensor, in []*tensor.Te
 
 // ScatterAsync starts a Scatter. PyTorch: torch.distributed.scatter with async_op.
 func (g *Group) ScatterAsync(out *tensor.Tensor, in []*tensor.Tensor, src int) (*Work, error) {
-	return g.begin("Scatter", cshim.Collective{Kind: cshim.Scatter, Peer: int32(src)}, one(out), in)
+	return g.beginWith("Scatter", cshim.Collective{Kind: cshim.Scatter}, src, 0, one(out), in)
 }
 
 // ReduceScatter sets out of rank r to the reduction of in[r] over all ranks. PyTorch: torch.distributed.reduce_scatter.
@@ -143,14 +143,14 @@ func (g *Group) AllToAllSingleAsync(out, in *tensor.Tensor, outSizes, inSizes []
 	return g.beginSized("AllToAllSingle", cshim.Collective{Kind: cshim.AllToAllOne}, one(out), one(in), outSizes, inSizes)
 }
 
-// Send sends t to the rank dst, which receives it by Recv with the same tag. PyTorch: torch.distributed.send.
+// Send sends t to the rank dst, which receives it by Recv with the same tag, of at most 31 bits. PyTorch: torch.distributed.send.
 func (g *Group) Send(ctx context.Context, t *tensor.Tensor, dst, tag int) error {
 	return g.run(ctx, "Send", func() (*Work, error) { return g.SendAsync(t, dst, tag) })
 }
 
 // SendAsync starts a Send. PyTorch: torch.distributed.isend.
 func (g *Group) SendAsync(t *tensor.Tensor, dst, tag int) (*Work, error) {
-	return g.begin("Send", cshim.Collective{Kind: cshim.Send, Peer: int32(dst), Tag: int32(tag)}, nil, one(t))
+	return g.beginWith("Send", cshim.Collective{Kind: cshim.Send}, dst, tag, nil, one(t))
 }
 
 // AnySource is a rank for Recv: any. [Work.Source] tells which one it was.
@@ -164,5 +164,5 @@ func (g *Group) Recv(ctx context.Context, t *tensor.Tensor, src, tag int) error 
 
 // RecvAsync starts a Recv. PyTorch: torch.distributed.irecv.
 func (g *Group) RecvAsync(t *tensor.Tensor, src, tag int) (*Work, error) {
-	return g.begin("Recv", cshim.Collective{Kind: cshim.Receive, Peer: int32(src), Tag: int32(tag)}, one(t), nil)
+	return g.beginWith("Recv", cshim.Collective{Kind: cshim.Receive}, src, tag, one(t), nil)
 }

@@ -3,6 +3,7 @@ package dist
 import (
 	"context"
 	"errors"
+	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -99,6 +100,21 @@ func asReal(ts []*tensor.Tensor, read bool) (real []*tensor.Tensor, free func())
 // begin starts a collective without sizes of parts.
 func (g *Group) begin(op string, c cshim.Collective, out, in []*tensor.Tensor) (*Work, error) {
 	return g.beginSized(op, c, out, in, nil, nil)
+}
+
+// beginWith starts a collective that has a source or destination, the rank peer, and a tag.
+func (g *Group) beginWith(op string, c cshim.Collective, peer, tag int, out, in []*tensor.Tensor) (*Work, error) {
+	if err := g.check(op); err != nil {
+		return nil, err
+	}
+	if anySource := peer == AnySource && c.Kind == cshim.Receive; !anySource && (peer < 0 || peer >= g.size) {
+		return nil, refuse.Error(op, tensor.ErrArgument, "rank %d is not in a group of %d", peer, g.size)
+	}
+	if tag < 0 || tag > math.MaxInt32 {
+		return nil, refuse.Error(op, tensor.ErrArgument, "tag %d: a number in [0, %d] is needed", tag, math.MaxInt32)
+	}
+	c.Peer, c.Tag = int32(peer), int32(tag)
+	return g.begin(op, c, out, in)
 }
 
 func (g *Group) beginSized(op string, c cshim.Collective, out, in []*tensor.Tensor, outSizes, inSizes []int) (w *Work, err error) {
