@@ -127,9 +127,10 @@
 //     tensors; a SequenceParallel is for one that computes with parts of sequences.
 //  21. Dropout of whole tensors needs the same random numbers on all ranks, of divided ones others on each.
 //  22. If two branches of a model have collectives in their backward passes, and neither depends on the other, libtorch's engine
-//     chooses their order by numbers that each thread counts. It is the same on all ranks if the goroutine of the forward pass
-//     stays on its thread, as it does in a scope (or with runtime.LockOSThread). This applies to [ConvertSyncBatchNorm], too.
-//     Layers one after the other, also with residual connections around them, are no such branches.
+//     runs the one that was recorded last first. All ranks must record them in the same order, so not in goroutines of their
+//     own. On macOS the goroutine of the forward pass must also stay on its thread, as it does in a scope (or with
+//     runtime.LockOSThread). This applies to [ConvertSyncBatchNorm], too. Layers one after the other, also with residual
+//     connections around them, are no such branches.
 //
 // # Models that do not fit
 //
