@@ -498,3 +498,32 @@ func TestCheckCollectives(t *testing.T) {
 		return errors.Join(sub.Close(), equalReplicas(g))
 	}, dist.CheckCollectives(true))
 }
+
+// TestCheckCollectivesAfterSends tests that the ranks' different numbers of sends and receives are no mismatch.
+func TestCheckCollectivesAfterSends(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 3, func(g *dist.Group) error {
+		x := vector(1)
+		sum := func(value float32) error {
+			x := vector(1)
+			return errors.Join(g.AllReduce(ctx, x, dist.Sum), want("the sum", x, value))
+		}
+		var err error
+		switch g.Rank() {
+		case 0:
+			err = errors.Join(g.Send(ctx, x, 1, 0), g.Recv(ctx, x, dist.AnySource, 0))
+		case 1:
+			err = errors.Join(g.Recv(ctx, x, 0, 0), g.Send(ctx, x, 0, 0), g.Send(ctx, x, 2, 0))
+		case 2:
+			err = g.Recv(ctx, x, 1, 0)
+		}
+		if err := errors.Join(err, sum(3), g.MonitoredBarrier(ctx, 0), sum(3)); err != nil {
+			return err
+		}
+		err = g.AllReduce(ctx, tensor.Ones([]int{1 + g.Rank()}), dist.Sum)
+		if err == nil || !strings.Contains(err.Error(), "mismatch") {
+			return fmt.Errorf("other sizes: %v", err)
+		}
+		return nil
+	}, dist.CheckCollectives())
+}

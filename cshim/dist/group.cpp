@@ -90,19 +90,27 @@ class Gloo final : public c10d::ProcessGroupGloo {
     return ProcessGroupGloo::allgather(out, in, o);
   }
   intrusive_ptr<c10d::Work> send(std::vector<at::Tensor> &tensors, int to, int tag) override {
-    return timed(ProcessGroupGloo::send(tensors, to, tag));
+    return single(ProcessGroupGloo::send(tensors, to, tag));
   }
   intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor> &tensors, int from, int tag) override {
-    return timed(ProcessGroupGloo::recv(tensors, from, tag));
+    return single(ProcessGroupGloo::recv(tensors, from, tag));
   }
   intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor> &tensors, int tag) override {
-    return timed(ProcessGroupGloo::recvAnysource(tensors, tag));
+    return single(ProcessGroupGloo::recvAnysource(tensors, tag));
+  }
+  // A checked group compares it among the ranks. gloo counts sends and receives, of which each rank has its own
+  // number.
+  uint64_t getSequenceNumberForGroup() override {
+    return ProcessGroupGloo::getSequenceNumberForGroup() - singles_;
   }
 
  private:
-  intrusive_ptr<c10d::Work> timed(intrusive_ptr<c10d::Work> work) {
+  intrusive_ptr<c10d::Work> single(intrusive_ptr<c10d::Work> work) {
+    ++singles_;
     return c10::make_intrusive<Timed>(std::move(work), getOptions()->timeout);
   }
+
+  uint64_t singles_{0};  // sends and receives that have started
 };
 
 // The contexts of a gloo group, its connections.
