@@ -24,7 +24,7 @@ var (
 	ErrClosed = errors.New("used after Close")
 )
 
-// PeerError is the error of a collective that other ranks have made fail. It wraps ErrTimeout or ErrConnection.
+// PeerError is the error of a collective, or of NewGroup, that other ranks have made fail. It wraps ErrTimeout or ErrConnection.
 type PeerError struct {
 	Ranks   []int  // the ranks that are gone or late, in ascending order; empty if they are not known
 	Op      string // the collective that failed on this rank, "AllReduce"

@@ -97,7 +97,9 @@ func ended(ctx context.Context, address string) bool {
 func addressKey(rank int) string { return fmt.Sprintf("linstock/address/%d", rank) }
 func reportKey(rank int) string  { return fmt.Sprintf("linstock/report/%d", rank) }
 
-// connectedKey is set in a group's store once the rank has connected.
+// comingKey is set in the store of a group that NewGroup makes before the rank connects, connectedKey in that of each group
+// once the rank has connected.
+func comingKey(rank int) string    { return fmt.Sprintf("linstock/coming/%d", rank) }
 func connectedKey(rank int) string { return fmt.Sprintf("linstock/connected/%d", rank) }
 
 const (

@@ -379,6 +379,33 @@ func TestInitWithADeadRank(t *testing.T) {
 	all.Wait()
 }
 
+// TestNewGroupNamesTheAbsent tests that NewGroup names a rank that has ended, long before the timeout, and at the timeout one
+// that does not call it.
+func TestNewGroupNamesTheAbsent(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 3, func(g *dist.Group) error {
+		if g.Rank() == 1 {
+			return nil
+		}
+		start := time.Now()
+		err := blames(second(g.NewGroup(ctx, []int{2, 0, 1})), "NewGroup", dist.ErrConnection, 1)
+		if took := time.Since(start); took > 20*time.Second {
+			t.Errorf("NewGroup took %v", took)
+		}
+		return err
+	})
+	var done sync.WaitGroup
+	done.Add(2)
+	ranks(t, 3, func(g *dist.Group) error {
+		if g.Rank() == 1 {
+			done.Wait()
+			return nil
+		}
+		defer done.Done()
+		return blames(second(g.NewGroup(ctx, []int{2, 0, 1}, dist.Timeout(time.Second))), "NewGroup", dist.ErrTimeout, 1)
+	})
+}
+
 // TestManyGroups tests that a hundred groups leave nothing behind.
 func TestManyGroups(t *testing.T) {
 	leak.Check(t)

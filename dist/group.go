@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/callsite"
 	"github.com/linstock-ml/linstock/internal/flight"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/internal/strides"
@@ -54,14 +55,65 @@ type Group struct {
 	}
 }
 
-// connect connects a group whose members are set. Its keys are those of base with a prefix; base and prefixes are those of
-// Python's groups.
-func (g *Group) connect(ctx context.Context, op string, base *Store, prefix string) (err error) {
-	g.kept, g.parts = map[*Work]struct{}{}, map[io.Closer]struct{}{}
-	g.reported.at = time.Now()
+// join is connect for members that have connected in another group before. It ends when one of them has ended without having
+// connected. Its error names such ranks, or else, if it timed out, those that have not come, by their ranks in that group.
+func (g *Group) join(ctx context.Context, op string, base *Store, prefix string, ranks []int) (err error) {
 	if g.store, err = NewPrefixStore(prefix+"/", base); err != nil {
 		return err
 	}
+	if err := g.store.Set(comingKey(g.rank), nil); err != nil {
+		return err
+	}
+	watched, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		look := time.NewTicker(max(grace, time.Duration(g.size)*10*time.Millisecond)) // the store answers all ranks
+		defer look.Stop()
+		for {
+			select {
+			case <-watched.Done():
+				return
+			case <-look.C:
+			}
+			if len(g.without(connectedKey, g.ended(g.others()...))) != 0 {
+				cancel()
+				return
+			}
+		}
+	}()
+	err = g.connect(watched, op, prefix)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	e := &PeerError{Op: op, Rank: ranks[g.rank], Kind: ErrConnection, Message: "it ended before it had connected", Caller: callsite.Line()}
+	found := make(chan []int, 1)
+	go func() {
+		absent := g.without(connectedKey, g.ended(g.others()...))
+		if len(absent) == 0 && errors.Is(err, ErrTimeout) {
+			e.Kind, e.Message = ErrTimeout, "it has not called "+op
+			absent = g.without(comingKey, g.others())
+		}
+		found <- absent
+	}()
+	select {
+	case absent := <-found:
+		for _, r := range absent {
+			e.Ranks = append(e.Ranks, ranks[r])
+		}
+	case <-time.After(2 * grace): // the store does not answer
+		return err
+	}
+	if len(e.Ranks) == 0 {
+		return err
+	}
+	slices.Sort(e.Ranks)
+	return e
+}
+
+// connect connects a group whose members and store are set. prefix is that of the store, as of Python's groups.
+func (g *Group) connect(ctx context.Context, op, prefix string) (err error) {
+	g.kept, g.parts = map[*Work]struct{}{}, map[io.Closer]struct{}{}
+	g.reported.at = time.Now()
 	err = g.store.use(op, func(n cshim.Store) error {
 		return waiting(ctx, op, g.timeout, func(within int64, cancel *int32) (err error) {
 			checked := ""
@@ -94,7 +146,7 @@ func (g *Group) settle() (blocked bool) {
 		end := time.Now().Add(grace)
 		for r := range g.size {
 			for {
-				connecting, err := g.connecting(r)
+				connecting, err := g.lacks(r, connectedKey(r))
 				if err != nil || time.Now().After(end) {
 					return
 				}
@@ -113,15 +165,25 @@ func (g *Group) settle() (blocked bool) {
 	}
 }
 
-// connecting reports whether another rank, written in Go, has not connected yet.
-func (g *Group) connecting(r int) (bool, error) {
+// lacks reports whether another rank, written in Go, has not set its key.
+func (g *Group) lacks(r int, key string) (bool, error) {
 	if r == g.rank {
 		return false, nil
 	}
-	if connected, err := g.store.Check(connectedKey(r)); connected || err != nil {
+	if there, err := g.store.Check(key); there || err != nil {
 		return false, err
 	}
 	return g.job.store.Check(addressKey(g.members[r]))
+}
+
+// without returns those of the given ranks that lack a key.
+func (g *Group) without(key func(rank int) string, of []int) (ranks []int) {
+	for _, r := range of {
+		if lacks, err := g.lacks(r, key(r)); lacks && err == nil {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
 }
 
 // Rank returns this process's rank in the group; -1 for nil. PyTorch: torch.distributed.get_rank.
@@ -150,7 +212,8 @@ func (g *Group) Ranks() []int {
 }
 
 // NewGroup returns a group of the given ranks of g, in their order. All ranks of g must call it, with the same ranks; for
-// those that are not among them the result is nil. Options: Timeout, CheckCollectives, Backend; the defaults are those of g.
+// those that are not among them the result is nil. If one of the ranks has ended, or does not call it in time, the error is a
+// *PeerError that names it, by its rank in g. Options: Timeout, CheckCollectives, Backend; the defaults are those of g.
 // A group leaves a few keys for each rank in the store when it is closed: make groups once, not in each step.
 // PyTorch: torch.distributed.new_group.
 func (g *Group) NewGroup(ctx context.Context, ranks []int, opts ...Option) (*Group, error) {
@@ -181,7 +244,7 @@ func (g *Group) NewGroup(ctx context.Context, ranks []int, opts ...Option) (*Gro
 	}
 	sub.name = g.name + "." + number
 	sub.job = g.job.share()
-	if err := sub.connect(ctx, op, g.store, number); err != nil {
+	if err := sub.join(ctx, op, g.store, number, ranks); err != nil {
 		_ = sub.Close()
 		return nil, err
 	}

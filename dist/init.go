@@ -239,7 +239,10 @@ func (o *options) start(ctx context.Context, op string) (g *Group, missing strin
 		err = o.record(op, j)
 	}
 	if err == nil {
-		err = g.connect(ctx, op, j.store, g.name)
+		g.store, err = NewPrefixStore(g.name+"/", j.store)
+	}
+	if err == nil {
+		err = g.connect(ctx, op, g.name)
 	}
 	if err != nil {
 		if errors.Is(err, ErrTimeout) {
