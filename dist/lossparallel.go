@@ -23,11 +23,11 @@ func LossParallel(g *Group, logits, targets *tensor.Tensor, classes int, opts ..
 		if err := f.read(op, logits, targets, opts); err != nil {
 			return tensor.Failed(err)
 		}
-		// As autocast does for CrossEntropy.
-		if f.dtype != tensor.Float64 && autograd.AutocastDType(logits.Device().Type) != tensor.Float32 {
-			logits, f.dtype = logits.To(tensor.Float32), tensor.Float32
+		x := logits
+		if f.dtype != tensor.Float64 && autograd.AutocastDType(x.Device().Type) != tensor.Float32 { // as CrossEntropy
+			x, f.dtype = x.To(tensor.Float32), tensor.Float32
 		}
-		return apply(f, logits, targets)
+		return apply(f, x, targets)
 	})
 }
 
