@@ -143,7 +143,8 @@ func (g *Group) AllToAllSingleAsync(out, in *tensor.Tensor, outSizes, inSizes []
 	return g.beginSized("AllToAllSingle", cshim.Collective{Kind: cshim.AllToAllOne}, one(out), one(in), outSizes, inSizes)
 }
 
-// Send sends t to the rank dst, which receives it by Recv with the same tag, of at most 31 bits. PyTorch: torch.distributed.send.
+// Send sends t to the rank dst, which receives it by Recv with the same tag, in [0, math.MaxInt32]. PyTorch:
+// torch.distributed.send.
 func (g *Group) Send(ctx context.Context, t *tensor.Tensor, dst, tag int) error {
 	return g.run(ctx, "Send", func() (*Work, error) { return g.SendAsync(t, dst, tag) })
 }

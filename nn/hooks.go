@@ -268,8 +268,8 @@ func (b *backwardHooks) output(y *tensor.Tensor) (*tensor.Tensor, error) {
 // SetSubmodule puts part in the place of the submodule of m with the given name, such as "blocks.0.mlp": a wrapper like
 // Hooked, Parametrized or LoRALinear, or another layer. The field, slice or map must be able to hold part: a field of type
 // Layer can, as those of the linear layers in CausalSelfAttention, SwiGLU, TransformerEncoderLayer and
-// TransformerDecoderLayer are; one of type *Linear holds only a *Linear, as MultiheadAttention's OutProj. A submodule that is in several places is replaced in the first.
-// PyTorch: Module.set_submodule.
+// TransformerDecoderLayer are; one of type *Linear, as MultiheadAttention's OutProj, holds only a *Linear. A submodule that
+// is in several places is replaced in the first. PyTorch: Module.set_submodule.
 func SetSubmodule(m any, name string, part any) error {
 	const op = "SetSubmodule"
 	if part == nil || reflect.ValueOf(part).Kind() == reflect.Pointer && reflect.ValueOf(part).IsNil() {
