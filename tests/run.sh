@@ -119,7 +119,11 @@ gotest() { # gotest LABEL ARGUMENTS…: runs go test, counts
 
 go_() { gotest go -timeout 20m $(go list ./... | grep -v /tests/install); }
 
-race() { gotest race -race -short -timeout 20m ./cshim ./tensor ./vram ./autograd ./nn ./optim ./data ./distributions ./checkpoint ./dist ./dist/dcp ./serve ./profiler ./examples/serve; }
+# Without tests of a single goroutine that take long: go_ runs them.
+race() {
+  local single='^(TestHostileValues|TestAllocationIsBoundedByTheFile|TestSavePyTorchWritesWhatLoadReads|TestValuesOfAllSizes|TestTenMillionLosses|TestFailingOperators|TestTorchModules|TestStrides)$'
+  gotest race -race -short -skip "$single" -timeout 20m ./cshim ./tensor ./vram ./autograd ./nn ./optim ./data ./distributions ./checkpoint ./dist ./dist/dcp ./serve ./profiler ./examples/serve
+}
 
 # Strict checks of the pointers passed to C, overwriting of freed memory, and frequent collections.
 cgocheck() {
