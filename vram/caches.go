@@ -14,9 +14,13 @@ type idleCache struct {
 }
 
 // tick shrinks the cache if the program has allocated nothing since the last tick, or at every eighth tick. A training step
-// uses its cache at some time of the step, and a tick comes at any: of eight, one sees little left.
+// uses its cache at some time of the step, and a tick comes at any: of eight, one sees little left. A program that allocates
+// keeps a few MiB: malloc would place the next blocks elsewhere, and the process would grow by more than that.
 func (c *idleCache) tick() {
-	const busy = 8
+	const (
+		busy  = 8
+		least = 16 << 20 // bytes
+	)
 	m, err := cshim.MemoryStats(cpuWord)
 	if err != nil {
 		return
@@ -29,7 +33,7 @@ func (c *idleCache) tick() {
 	if !idle && c.ticks < busy {
 		return
 	}
-	if c.unused > 0 {
+	if c.unused > 0 && (idle || c.unused >= least) {
 		start := time.Now()
 		freed, _ := cshim.MemoryTrim(cpuWord, m.Cached-c.unused/2)
 		caches.gave(freed, start)

@@ -29,6 +29,7 @@ func TestUnusedCacheShrinks(t *testing.T) {
 		{"for less long", 0, 7, 60, 80},
 		{"half used", len(data) / 2, 8, 46, 50},
 		{"used", len(data), 8, 60, 80},
+		{"few bytes unused", len(data) * 7 / 8, 8, 60, 80},
 	} {
 		if err := cshim.MemoryEmptyCache(cpuWord); err != nil {
 			t.Fatal(err)
