@@ -101,9 +101,11 @@ func gradNorm(op string, params, grads []*tensor.Tensor, b *builder) (*tensor.Te
 		if err != nil {
 			return nil, err
 		}
-		for i, g := range own {
-			if largest && g.Numel() == 0 {
-				own[i] = g.Sum() // 0, which changes no maximum: there is none of no elements
+		if largest {
+			for i, g := range own {
+				if g.Numel() == 0 {
+					own[i] = g.Sum() // 0, which changes no maximum: there is none of no elements
+				}
 			}
 		}
 		n, err := norm(own, order)

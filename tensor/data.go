@@ -58,23 +58,35 @@ func FromScalar(value any, opts ...Option) *Tensor {
 		// Before the caller's options: if an option is given twice, the last one counts.
 		opts = append([]Option{d}, opts...)
 	}
+	if first.Tag == cshim.TagFloat && beyondFloat32(first) || n == 2 && (beyondFloat32(first) || beyondFloat32(second)) {
+		value = narrowed(value, first, second, n, opts)
+	}
+	return ScalarTensor(value, opts...)
+}
+
+func beyondFloat32(v cshim.Value) bool {
+	return math.Abs(math.Float64frombits(v.Bits)) > math.MaxFloat32
+}
+
+// narrowed returns a float or complex number as one of float32 or complex64 if it becomes a tensor of that dtype:
+// ScalarTensor refuses numbers that float32 does not have.
+func narrowed(value any, first, second cshim.Value, n int, opts []Option) any {
 	to := DefaultDType()
 	for _, o := range opts {
 		if d, is := o.(DType); is {
 			to = d
 		}
 	}
-	// ScalarTensor refuses numbers that float32 does not have.
 	part := func(v cshim.Value) float32 { return float32(math.Float64frombits(v.Bits)) }
 	switch {
 	case n == 2 && to == Complex64:
-		value = complex(part(first), part(second))
-	case n == 1 && first.Tag == cshim.TagFloat && to == Complex64:
-		value = complex(part(first), 0)
-	case n == 1 && first.Tag == cshim.TagFloat && to == Float32:
-		value = part(first)
+		return complex(part(first), part(second))
+	case n == 1 && to == Complex64:
+		return complex(part(first), 0)
+	case n == 1 && to == Float32:
+		return part(first)
 	}
-	return ScalarTensor(value, opts...)
+	return value
 }
 
 func numel(shape []int) (int, bool) {
