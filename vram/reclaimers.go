@@ -58,8 +58,7 @@ var (
 	queue  = &registered{Reclaimer: Reclaimer{Name: "waiting frees"}}
 	scopes = &registered{Reclaimer: Reclaimer{Name: "unreachable tensors"}}
 	// caches are the caches of the allocators. Sweeps leave them alone, because an allocator shrinks its own cache before an
-	// allocation waits. The pacer halves the CPU's cache each idlePeriod without an allocation, and relieve empties a
-	// device's.
+	// allocation waits. The pacer shrinks the CPU's cache (idleCache), and relieve empties a device's.
 	caches = &registered{Reclaimer: Reclaimer{Name: "caches"}}
 	// casts are those that autocast keeps. The cast of a leaf keeps the leaf, whose handle may have been freed.
 	casts = &registered{Reclaimer: Reclaimer{Name: "casts of autocast"}}
