@@ -268,6 +268,13 @@ func NewLinearCrossEntropyLoss(in, classes int, opts []Option, loss ...tensor.Op
 	if w := l.Loss; b.err == nil && w.Weight != nil && !slices.Equal(w.Weight.Shape(), []int{classes}) {
 		b.fail("Weight must have shape [%d], got %v", classes, w.Weight.Shape())
 	}
+	for _, o := range loss {
+		if name, value := tensor.OptionValue(o); name == "LabelSmoothing" && b.err == nil {
+			if v, ok := value.(float64); ok && !(v >= 0 && v <= 1) {
+				b.fail("LabelSmoothing must be in [0, 1], got %v", v)
+			}
+		}
+	}
 	b.noBias = !b.headBias
 	l.Linear = b.linear(in, classes)
 	if err := b.done(); err != nil {

@@ -136,7 +136,7 @@ func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) e
 	}
 	own := saved(m)
 	state = renamed(m, state)
-	if len(own) == 0 {
+	if len(own) == 0 && len(state) > 0 {
 		return refuse.Error(op, tensor.ErrArgument, "%T has no parameters", m)
 	}
 	uncopied := map[string]bool{}

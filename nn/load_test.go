@@ -152,6 +152,20 @@ func TestLoadWithoutCounters(t *testing.T) {
 }
 
 // A state of which a tensor cannot be copied changes nothing.
+// TestLoadEmptyState loads the state of a module that has none, as code over a list of modules does.
+func TestLoadEmptyState(t *testing.T) {
+	leak.Check(t)
+	state := nn.StateDict(&nn.Tanh{}).Map()
+	if err := nn.LoadStateDict(&nn.Tanh{}, state); err != nil {
+		t.Errorf("an empty state: %v", err)
+	}
+	one := tensor.Ones([]int{1})
+	defer one.Release()
+	if err := nn.LoadStateDict(&nn.Tanh{}, map[string]*tensor.Tensor{"weight": one}); !errors.Is(err, tensor.ErrArgument) {
+		t.Errorf("a state with a weight: %v, want ErrArgument", err)
+	}
+}
+
 func TestLoadCopiesAllOrNothing(t *testing.T) {
 	leak.Check(t)
 	m, meta := newPair(), newPair(nn.Device(tensor.Meta))

@@ -995,6 +995,8 @@ func TestLoRA(t *testing.T) {
 			"no cutoffs": nn.NewAdaptiveLogSoftmaxWithLoss(8, 10, nil).Err(), "a late cutoff": nn.NewAdaptiveLogSoftmaxWithLoss(8, 10, []int{10}).Err(),
 			"a wide tail": nn.NewAdaptiveLogSoftmaxWithLoss(2, 10, []int{3}, nn.DivValue(1e-320)).Err(), "div": nn.NewAdaptiveLogSoftmaxWithLoss(8, 10, []int{3}, nn.DivValue(0)).Err(),
 			"rows": nn.LinearCrossEntropy(x, base.Weight, nil, x, -1).Err(), "a weight": nn.NewLinearCrossEntropyLoss(4, 3, nil, tensor.Weight(x)).Err(),
+			"a smoothing below 0": nn.NewLinearCrossEntropyLoss(4, 3, nil, tensor.LabelSmoothing(-1)).Err(),
+			"a smoothing above 1": nn.NewLinearCrossEntropyLoss(4, 3, nil, tensor.LabelSmoothing(2)).Err(),
 			"a reduction": nn.LinearCrossEntropy(x, tensor.Ones([]int{3, 4}), nil, tensor.Zeros([]int{5}, tensor.Int64), 2, tensor.ReduceNone).Err(),
 			"targets":     nn.LinearCrossEntropy(x, tensor.Ones([]int{3, 4}), nil, tensor.Zeros([]int{2}, tensor.Int64), 2).Err(),
 		} {
