@@ -58,6 +58,9 @@ func collate(values []reflect.Value, depth int) ([]*tensor.Tensor, error) {
 		ts := make([]*tensor.Tensor, len(values))
 		for i, v := range values {
 			ts[i] = v.Interface().(*tensor.Tensor)
+			if d, want := ts[i].DType(), ts[0].DType(); d != want && d != tensor.Invalid && want != tensor.Invalid {
+				return nil, fmt.Errorf("sample %d has dtype %v, the first %v", i, d, want)
+			}
 		}
 		t := tensor.Stack(ts)
 		if err := t.Err(); err != nil {
@@ -65,7 +68,7 @@ func collate(values []reflect.Value, depth int) ([]*tensor.Tensor, error) {
 		}
 		return []*tensor.Tensor{t}, nil
 	case scalar(kind):
-		return numbers(values, kind, []int{len(values)})
+		return numbers(values, first.Type(), []int{len(values)})
 	case kind == reflect.Struct:
 		var all []*tensor.Tensor
 		for f := range first.NumField() {
@@ -93,7 +96,7 @@ func collate(values []reflect.Value, depth int) ([]*tensor.Tensor, error) {
 				return nil, fmt.Errorf("sample %d has %d elements, the first %d", i, v.Len(), n)
 			}
 		}
-		if element := first.Type().Elem().Kind(); scalar(element) {
+		if element := first.Type().Elem(); scalar(element.Kind()) {
 			flat := make([]reflect.Value, 0, len(values)*n)
 			for _, v := range values {
 				for k := range n {
@@ -122,33 +125,64 @@ func collate(values []reflect.Value, depth int) ([]*tensor.Tensor, error) {
 	return nil, fmt.Errorf("a %v cannot be made a tensor", first.Type())
 }
 
+// scalar reports whether k is the kind of a tensor.Element.
 func scalar(k reflect.Kind) bool {
-	return k == reflect.Bool || k >= reflect.Int && k <= reflect.Int64 || k == reflect.Uint8 || k == reflect.Float32 || k == reflect.Float64
+	return k >= reflect.Bool && k <= reflect.Complex128 && k != reflect.Uint && k != reflect.Uintptr
 }
 
-// numbers returns values of one kind as a tensor.
-func numbers(values []reflect.Value, kind reflect.Kind, shape []int) ([]*tensor.Tensor, error) {
+// numbers returns values of the type of as a tensor.
+func numbers(values []reflect.Value, of reflect.Type, shape []int) ([]*tensor.Tensor, error) {
 	var t *tensor.Tensor
-	switch kind {
-	case reflect.Bool:
-		t = tensor.FromSlice(convert(values, reflect.Value.Bool), shape)
-	case reflect.Uint8:
-		t = tensor.FromSlice(convert(values, func(v reflect.Value) uint8 { return uint8(v.Uint()) }), shape)
-	case reflect.Int8:
-		t = tensor.FromSlice(convert(values, func(v reflect.Value) int8 { return int8(v.Int()) }), shape)
-	case reflect.Int16:
-		t = tensor.FromSlice(convert(values, func(v reflect.Value) int16 { return int16(v.Int()) }), shape)
-	case reflect.Int32:
-		t = tensor.FromSlice(convert(values, func(v reflect.Value) int32 { return int32(v.Int()) }), shape)
-	case reflect.Float32:
-		t = tensor.FromSlice(convert(values, func(v reflect.Value) float32 { return float32(v.Float()) }), shape)
-	case reflect.Float64:
-		t = tensor.FromSlice(convert(values, reflect.Value.Float), shape)
+	switch of {
+	case reflect.TypeFor[tensor.Float16Bits]():
+		t = tensor.FromSlice(convert(values, unsigned[tensor.Float16Bits]), shape)
+	case reflect.TypeFor[tensor.BFloat16Bits]():
+		t = tensor.FromSlice(convert(values, unsigned[tensor.BFloat16Bits]), shape)
+	case reflect.TypeFor[tensor.Float8E5M2Bits]():
+		t = tensor.FromSlice(convert(values, unsigned[tensor.Float8E5M2Bits]), shape)
+	case reflect.TypeFor[tensor.Float8E4M3FNBits]():
+		t = tensor.FromSlice(convert(values, unsigned[tensor.Float8E4M3FNBits]), shape)
+	case reflect.TypeFor[tensor.Float8E5M2FNUZBits]():
+		t = tensor.FromSlice(convert(values, unsigned[tensor.Float8E5M2FNUZBits]), shape)
+	case reflect.TypeFor[tensor.Float8E4M3FNUZBits]():
+		t = tensor.FromSlice(convert(values, unsigned[tensor.Float8E4M3FNUZBits]), shape)
 	default:
-		t = tensor.FromSlice(convert(values, reflect.Value.Int), shape)
+		t = ofKind(values, of.Kind(), shape)
 	}
 	return []*tensor.Tensor{t}, t.Err()
 }
+
+func ofKind(values []reflect.Value, kind reflect.Kind, shape []int) *tensor.Tensor {
+	switch kind {
+	case reflect.Bool:
+		return tensor.FromSlice(convert(values, reflect.Value.Bool), shape)
+	case reflect.Uint8:
+		return tensor.FromSlice(convert(values, unsigned[uint8]), shape)
+	case reflect.Uint16:
+		return tensor.FromSlice(convert(values, unsigned[uint16]), shape)
+	case reflect.Uint32:
+		return tensor.FromSlice(convert(values, unsigned[uint32]), shape)
+	case reflect.Uint64:
+		return tensor.FromSlice(convert(values, reflect.Value.Uint), shape)
+	case reflect.Int8:
+		return tensor.FromSlice(convert(values, func(v reflect.Value) int8 { return int8(v.Int()) }), shape)
+	case reflect.Int16:
+		return tensor.FromSlice(convert(values, func(v reflect.Value) int16 { return int16(v.Int()) }), shape)
+	case reflect.Int32:
+		return tensor.FromSlice(convert(values, func(v reflect.Value) int32 { return int32(v.Int()) }), shape)
+	case reflect.Float32:
+		return tensor.FromSlice(convert(values, func(v reflect.Value) float32 { return float32(v.Float()) }), shape)
+	case reflect.Float64:
+		return tensor.FromSlice(convert(values, reflect.Value.Float), shape)
+	case reflect.Complex64:
+		return tensor.FromSlice(convert(values, func(v reflect.Value) complex64 { return complex64(v.Complex()) }), shape)
+	case reflect.Complex128:
+		return tensor.FromSlice(convert(values, reflect.Value.Complex), shape)
+	}
+	return tensor.FromSlice(convert(values, reflect.Value.Int), shape)
+}
+
+func unsigned[E ~uint8 | ~uint16 | ~uint32](v reflect.Value) E { return E(v.Uint()) }
 
 func convert[E any](values []reflect.Value, f func(reflect.Value) E) []E {
 	out := make([]E, len(values))

@@ -145,7 +145,7 @@ type ConcatDataset struct {
 }
 
 // NewConcatDataset returns datasets one after another. Their batches have equally many tensors, of the same dtypes and of
-// the same shapes but for the first dimension.
+// the same shapes but for the first dimension; a batch of datasets that differ is an error.
 func NewConcatDataset(datasets ...Dataset) (*ConcatDataset, error) {
 	if len(datasets) == 0 {
 		return nil, refuse.Error("NewConcatDataset", tensor.ErrArgument, "at least one dataset is needed")
@@ -189,6 +189,7 @@ func (c *ConcatDataset) Batch(ctx context.Context, indices []int) ([]*tensor.Ten
 		of[d], place[d] = append(of[d], i-start), append(place[d], k)
 	}
 	var parts [][]*tensor.Tensor
+	first := 0                           // the dataset of parts[0]
 	order := make([]int64, len(indices)) // where each sample of the batch is in the parts
 	n := 0
 	for d := range c.datasets {
@@ -200,9 +201,17 @@ func (c *ConcatDataset) Batch(ctx context.Context, indices []int) ([]*tensor.Ten
 			return nil, fmt.Errorf("dataset %d: %w", d, err)
 		}
 		if len(parts) > 0 && len(ts) != len(parts[0]) {
-			return nil, fmt.Errorf("dataset %d returns %d tensors, another %d", d, len(ts), len(parts[0]))
+			return nil, refuse.Error("Batch", tensor.ErrArgument, "dataset %d returns %d tensors, dataset %d %d", d, len(ts), first, len(parts[0]))
+		}
+		if len(parts) == 0 {
+			first = d
 		}
 		parts = append(parts, ts)
+		for i, t := range ts {
+			if got, want := t.DType(), parts[0][i].DType(); got != want && got != tensor.Invalid && want != tensor.Invalid {
+				return nil, refuse.Error("Batch", tensor.ErrArgument, "tensor %d has dtype %v in dataset %d, and %v in dataset %d", i, got, d, want, first)
+			}
+		}
 		for j, k := range place[d] {
 			order[k] = int64(n + j)
 		}

@@ -243,6 +243,12 @@ func TestCombinedDatasets(t *testing.T) {
 			t.Errorf("StackDataset returns %d tensors, %v", len(batch.Tensors), err)
 		}
 	}
+	mixed := must(data.NewConcatDataset(squares(t, 0, nil), must(data.NewTensorDataset(tensor.Ones([]int{2, 2}, tensor.Float64), tensor.Ones([]int{2}, tensor.Int64))), d))
+	for _, err := range newLoader(t, mixed, data.BatchSize(3)).Batches(t.Context()) {
+		if !refused(err) || !strings.Contains(err.Error(), "tensor 0 has dtype float32 in dataset 2, and float64 in dataset 1") {
+			t.Errorf("a batch of datasets with two dtypes: %v", err)
+		}
+	}
 	_ = tensor.WithScope(func() error {
 		for _, b := range []data.Dataset{subset, concat, stack, &data.Subset{}, &data.ConcatDataset{}, &data.StackDataset{}, &data.Items[int]{}} {
 			for _, at := range [][]int{{-1}, {99}, {math.MaxInt}, {math.MinInt}} {
@@ -580,6 +586,17 @@ func TestDefaultCollate(t *testing.T) {
 			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]bool{true, false}) }, "tensor([ True, False])"},
 			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]uint8{1, 2}) }, "tensor([1, 2], dtype=torch.uint8)"},
 			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]float64{0.5}) }, "tensor([0.5000], dtype=torch.float64)"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]uint16{1, 65535}) }, "tensor([    1, 65535], dtype=torch.uint16)"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]uint32{1 << 31}) }, "tensor([2147483648], dtype=torch.uint32)"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]uint64{1 << 63}) }, "tensor([9223372036854775808], dtype=torch.uint64)"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([][]complex64{{1i}}) }, "tensor([[0.+1.j]])"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]complex128{2}) }, "tensor([2.+0.j], dtype=torch.complex128)"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([][1]tensor.Float16Bits{{0x3c00}}) }, "tensor([[1.]], dtype=torch.float16)"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]tensor.BFloat16Bits{0x3f80}) }, "tensor([1.], dtype=torch.bfloat16)"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]tensor.Float8E5M2Bits{0x3c}) }, "tensor([1.], dtype=torch.float8_e5m2)"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]tensor.Float8E4M3FNBits{0x38}) }, "tensor([1.], dtype=torch.float8_e4m3fn)"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]tensor.Float8E5M2FNUZBits{0x40}) }, "tensor([1.], dtype=torch.float8_e5m2fnuz)"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]tensor.Float8E4M3FNUZBits{0x40}) }, "tensor([1.], dtype=torch.float8_e4m3fnuz)"},
 			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]any{1, 2}) }, "tensor([1, 2])"},
 			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([][]int16{{1, 2}, {3, 4}}) }, "tensor([[1, 2],\n        [3, 4]], dtype=torch.int16)"},
 		} {
@@ -600,6 +617,10 @@ func TestDefaultCollate(t *testing.T) {
 			func() ([]*tensor.Tensor, error) {
 				return data.DefaultCollate([]*tensor.Tensor{tensor.Ones([]int{1}), tensor.Ones([]int{2})})
 			},
+			func() ([]*tensor.Tensor, error) {
+				return data.DefaultCollate([]*tensor.Tensor{tensor.Ones([]int{1}), tensor.Ones([]int{1}, tensor.Int64)})
+			},
+			func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]uint{1}) },
 		} {
 			if ts, err := of(); err == nil {
 				t.Errorf("case %d becomes %v", i, ts)
