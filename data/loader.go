@@ -150,8 +150,9 @@ func PinMemory(on ...bool) Option {
 // SampleSeed. The maximum is 4,096.
 func Workers(n int) Option { return Option{"Workers", func(c *config) { c.workers = n }} }
 
-// Prefetch sets the maximum number of batches that are prepared ahead, which is at most 65,536; the default is two per
-// worker.
+// Prefetch sets the number of batches that workers prepare ahead of the loop, those that are not finished included. It is at
+// least Workers, as each worker prepares a batch, so fewer workers bound it lower; and it is at most 65,536. The default is
+// two per worker. A loader of an IterableDataset reads one batch more. PyTorch's prefetch_factor is a number per worker.
 func Prefetch(n int) Option { return Option{"Prefetch", func(c *config) { c.prefetch = n }} }
 
 // DropLast omits the last batch of an epoch if it is smaller than the others; off by default.
