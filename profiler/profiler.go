@@ -43,8 +43,8 @@ func RecordShapes(on ...bool) Option { return option(func(s *settings) { s.shape
 // An event takes 80 bytes while it is recorded. The default is 1,048,576.
 func MaxEvents(n int) Option { return option(func(s *settings) { s.limit = n }) }
 
-// OnTraceReady makes Step and Stop call f with each trace that is complete, and return its error. PyTorch:
-// on_trace_ready.
+// OnTraceReady makes Step and Stop call f with each trace that is complete, and return its error. Stop completes that of a
+// cycle of which something was recorded. PyTorch: on_trace_ready.
 func OnTraceReady(f func(*Trace) error) Option { return option(func(s *settings) { s.ready = f }) }
 
 // A Schedule is an option of Start that records some of the steps between which the program calls Step: it passes over
@@ -254,10 +254,16 @@ func (p *Profiler) end() (ready bool, _ *Trace, err error) {
 	defer recording.Unlock()
 	if recording.by == p {
 		recording.by = nil
-		p.endStep()
 		ready = p.now == active || p.now == last
-		if _, err = p.leave(ready); err != nil {
+		begun := ready && !p.settings.whole && p.steps[0].end.IsZero() // no step of the cycle was finished
+		p.endStep()
+		before := p.trace
+		t, err := p.leave(ready)
+		if err != nil {
 			return false, nil, err
+		}
+		if begun && len(t.Events) == 0 && t.Dropped == 0 {
+			ready, p.trace = false, before
 		}
 	}
 	if p.trace == nil {

@@ -513,6 +513,34 @@ func TestStopWithinACycle(t *testing.T) {
 	}
 }
 
+// A cycle in which nothing happened has no trace: Stop returns the one before, which OnTraceReady has seen.
+func TestStopAtTheStartOfACycle(t *testing.T) {
+	leak.Check(t)
+	for _, after := range []int{0, 1} {
+		var traces []*profiler.Trace
+		p, err := profiler.Start(profiler.Schedule{Active: 2}, profiler.OnTraceReady(func(trace *profiler.Trace) error {
+			traces = append(traces, trace)
+			return nil
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 4 {
+			tensor.Ones([]int{2}).Release()
+			if err := p.Step(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range after {
+			tensor.Ones([]int{2}).Release()
+		}
+		last, err := p.Stop()
+		if err != nil || len(traces) != 2+after || last != traces[1+after] || len(last.Events) == 0 {
+			t.Errorf("%d operators after the last step: %d traces, the last with %d events, %v", after, len(traces), len(last.Events), err)
+		}
+	}
+}
+
 // Nothing is recorded before Start and after Stop.
 func TestOff(t *testing.T) {
 	leak.Check(t)
