@@ -108,7 +108,7 @@ func fromPretrained(op string, weight *tensor.Tensor, freeze bool, opts []Option
 	return e
 }
 
-// Embedding looks up rows of Weight (count, width). Integer ids of shape (*) give (*, width). Its further fields are
+// Embedding looks up rows of Weight (count, width). Ids of shape (*), int64 or int32, give (*, width). Its further fields are
 // MaxNorm, NormType, ByFrequency and Sparse. PyTorch: torch.nn.Embedding.
 type Embedding table
 
@@ -140,13 +140,16 @@ func (e *Embedding) Forward(ids *tensor.Tensor) *tensor.Tensor {
 	if err := e.Err(); err != nil {
 		return tensor.Failed(err)
 	}
+	if bad := badIDs("Embedding", ids); bad != nil {
+		return bad
+	}
 	if e.MaxNorm == 0 && !e.ByFrequency && !e.Sparse {
 		if e.padded {
 			return tensor.Embedding(e.Weight, ids, tensor.PaddingIdx(e.pad))
 		}
 		return tensor.Embedding(e.Weight, ids)
 	}
-	if bad := firstUnusable("Embedding", ids, e.Weight); bad != nil {
+	if bad := unusable("Embedding", e.Weight); bad != nil {
 		return bad
 	}
 	if err := (*table)(e).renorm("Embedding", ids); err != nil {
@@ -180,12 +183,12 @@ func NewEmbeddingBagFromPretrained(weight *tensor.Tensor, freeze bool, opts ...O
 // Err returns the error of the constructor that made e, or nil.
 func (e *EmbeddingBag) Err() error { return (*table)(e).failure("EmbeddingBag") }
 
-// Forward reduces each row of ids (N, B), integers, and returns (N, width).
+// Forward reduces each row of ids (N, B), int64 or int32, and returns (N, width).
 func (e *EmbeddingBag) Forward(ids *tensor.Tensor) *tensor.Tensor {
 	return e.ForwardBags(ids, nil, nil)
 }
 
-// ForwardBags reduces bags of ids, which are integers, and returns one row for each. Bag i of ids (L) begins at
+// ForwardBags reduces bags of ids, int64 or int32, and returns one row for each. Bag i of ids (L) begins at
 // offsets[i] and ends at the next offset or the end of ids. If offsets is nil, ids (N, B) are N bags. weights, if not nil,
 // has the shape of ids and multiplies the rows; BagMode is then "sum" (per_sample_weights=).
 func (e *EmbeddingBag) ForwardBags(ids, offsets, weights *tensor.Tensor) *tensor.Tensor {
@@ -205,8 +208,8 @@ func (e *EmbeddingBag) ForwardBags(ids, offsets, weights *tensor.Tensor) *tensor
 	if len(shape) != 1 && len(shape) != 2 || (len(shape) == 1) != (offsets != nil) {
 		return refuse.Tensor(op, tensor.ErrArgument, "ids must be (L) with offsets, or (N, B) without, got shape %v", shape)
 	}
-	if d := ids.DType(); d != tensor.Int64 && d != tensor.Int32 {
-		return refuse.Tensor(op, tensor.ErrArgument, "ids must be integers, got %v", d)
+	if bad := badIDs(op, ids); bad != nil {
+		return bad
 	}
 	if weights != nil && (!slices.Equal(weights.Shape(), shape) || e.Reduce != "sum") {
 		return refuse.Tensor(op, tensor.ErrArgument, "weights must have the shape %v of ids, and BagMode must be sum, got %v and %q", shape, weights.Shape(), e.Reduce)
@@ -236,6 +239,17 @@ func (e *EmbeddingBag) ForwardBags(ids, offsets, weights *tensor.Tensor) *tensor
 		}
 		return one(op, "aten::embedding_bag.padding_idx", e.Weight, ids, offsets, e.ByFrequency, mode, e.Sparse, weights, last, pad)
 	})
+}
+
+// badIDs returns a failed tensor if ids cannot be the ids of an embedding, and nil if they can.
+func badIDs(op string, ids *tensor.Tensor) *tensor.Tensor {
+	if bad := unusable(op, ids); bad != nil {
+		return bad
+	}
+	if d := ids.DType(); d != tensor.Int64 && d != tensor.Int32 {
+		return refuse.Tensor(op, tensor.ErrArgument, "ids must be int64 or int32, got %v", d)
+	}
+	return nil
 }
 
 // tensorsOf returns those of ts that are not nil.

@@ -161,6 +161,29 @@ func TestLoadStateDict(t *testing.T) {
 	}
 }
 
+// TestIDs tests the dtypes of the ids of an embedding.
+func TestIDs(t *testing.T) {
+	leak.Check(t)
+	_ = tensor.WithScope(func() error {
+		layers := []nn.Layer{nn.NewEmbedding(5, 3), nn.NewEmbedding(5, 3, nn.MaxNorm(1)), nn.NewEmbeddingBag(5, 3)}
+		defer nn.Release(layers)
+		for _, l := range layers {
+			for _, d := range []tensor.DType{tensor.Int64, tensor.Int32} {
+				if err := l.Forward(tensor.Ones([]int{2, 2}, d)).Err(); err != nil {
+					t.Errorf("%T: %v", l, err)
+				}
+			}
+			for _, d := range []tensor.DType{tensor.Uint8, tensor.Int16, tensor.Bool, tensor.Float32} {
+				err := l.Forward(tensor.Ones([]int{2, 2}, d)).Err()
+				if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "ids must be int64 or int32, got "+d.String()) {
+					t.Errorf("%T: %v", l, err)
+				}
+			}
+		}
+		return nil
+	})
+}
+
 // TestTied tests tied weights: one parameter with two names.
 func TestTied(t *testing.T) {
 	leak.Check(t)
