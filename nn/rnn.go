@@ -371,8 +371,9 @@ func (r *GRU) ForwardPacked(p *PackedSequence, h0 *tensor.Tensor) (y *PackedSequ
 }
 
 // LSTM is a long short-term memory, of one or more layers. Its state has
-// PyTorch's names, for each layer and direction: weight_ih_l0 (4H, in), weight_hh_l0 (4H, H), bias_ih_l0 and bias_hh_l0 (4H), weight_hr_l0 (P, H), and
-// the same with _reverse. They are in the field Weights; the order must stay. PyTorch: torch.nn.LSTM.
+// PyTorch's names, for each layer and direction: weight_ih_l0 (4H, in), weight_hh_l0 (4H, P), bias_ih_l0 and bias_hh_l0 (4H),
+// weight_hr_l0 (P, H) with ProjSize, and the same with _reverse, where P is ProjSize, or H without it. They are in the field
+// Weights; the order must stay. PyTorch: torch.nn.LSTM.
 type LSTM recurrent
 
 // NewLSTM returns an LSTM of input width in and hidden width H, with weights uniform in ±1/sqrt(H). Options: ProjSize, NumLayers,
@@ -391,8 +392,9 @@ func (r *LSTM) Forward(x *tensor.Tensor) *tensor.Tensor {
 }
 
 // ForwardState runs over x (T, N, in), or (N, T, in) with BatchFirst, or (T, in) without a batch. It returns the output
-// y (T, N, D*H), (N, T, D*H) or (T, D*H), where D is 2 if bidirectional and 1 otherwise, and the final states: h (layers*D,
-// N, H) and c (layers*D, N, H), without N if x has none. The initial states have the shapes of h and c, or are nil for zeros.
+// y (T, N, D*P), (N, T, D*P) or (T, D*P), where D is 2 if bidirectional and 1 otherwise, and P is ProjSize, or H without it;
+// and the final states: h (layers*D, N, P) and c (layers*D, N, H), without N if x has none. The initial states have the
+// shapes of h and c, or are nil for zeros.
 func (r *LSTM) ForwardState(x, h0, c0 *tensor.Tensor) (y, h, c *tensor.Tensor) {
 	out := (*recurrent)(r).run(&kindLSTM, x, h0, c0)
 	return out[0], out[1], out[2]
