@@ -42,15 +42,27 @@ func Schedule(s *optim.Scheduler) Part {
 }
 
 // Value is a variable of the program under a name: a step count, the losses, the settings of a run. It may be
-// of any size and is restored exactly, floats bit for bit, NaN and infinities included.
+// of any size and is restored exactly, floats bit for bit, NaN and infinities included; only a float32 that is a
+// signalling NaN is restored as a quiet one, unless v points to a []float32. What could not be read again is an
+// error when it is saved.
 //
 // v may point to a bool, a number of up to 64 bits that is not complex, a string, a time.Time, and to slices,
 // arrays, maps, pointers and structs of these. Of a struct the exported fields are stored, under the names in
-// their json tags; a struct that has none is an error, and so is a tensor. A type that has MarshalBinary,
-// MarshalText or MarshalJSON, and its counterpart, is stored by that method. An empty slice of numbers or bools
-// is restored as nil. In a variable of type any, an int64, a float64, a bool, a string, a []byte, a time.Time,
-// a []any and a map[string]any are restored with their types. Other integers are restored as int64 (or big.Int
-// beyond its range), other values as the nearest of these types.
+// their json tags, but for those with the tag "-". A struct that has none is an error, and so are fields of which
+// only one would be stored, because they have one name or one hides another, and a tensor.
+//
+// A type that has MarshalBinary, MarshalText or MarshalJSON, and its counterpart, is stored by the first of these
+// methods that it has, and read by UnmarshalJSON if it has that. It is an error if the two do not fit, as in
+// slog.Level, or if the method is that of an embedded field and would store nothing of the others. A big.Int of
+// more than 64 bits is an error, because numbers in a hostile file could take hours to read.
+//
+// A time.Time is restored with its instant and the offset of its zone, but not the zone's name, and in UTC if the
+// offset has seconds. A year outside 0…9999 is an error. The zero time is restored as nil in a pointer or an any.
+//
+// An empty slice of numbers or bools is restored as nil. In a variable of type any, an int64, a float64, a bool,
+// a string, a []byte, a time.Time, a []any and a map[string]any are restored with their types. Other integers are
+// restored as int64 (or big.Int beyond its range), other values as the nearest of these types; a map whose keys
+// are numbers or bools is an error.
 func Value[T any](name string, v *T) Part {
 	p := Part{name: valuePrefix + name}
 	if v != nil {

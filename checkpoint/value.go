@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"cmp"
 	textual "encoding"
 	"encoding/json"
 	"errors"
@@ -10,7 +11,10 @@ import (
 	"math"
 	"math/big"
 	"reflect"
+	"slices"
 	"strings"
+	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/fxamacker/cbor/v2"
@@ -75,10 +79,15 @@ func encode[T any](v *T) (content, error) {
 	if errModes != nil {
 		return content{}, errModes
 	}
-	if err := storable(value, maxNesting); err != nil {
+	seconds := false
+	if err := storable(value, maxNesting, &seconds); err != nil {
 		return content{}, err
 	}
-	text, err := encoding.Marshal(v)
+	mode := encoding
+	if seconds {
+		mode = encodingUTC
+	}
+	text, err := mode.Marshal(v)
 	if err != nil {
 		return content{}, plain(err)
 	}
@@ -115,7 +124,7 @@ func decode[T any](f *File, e *entry, v *T) error {
 		if err := decoding.Unmarshal(text, &got); err != nil {
 			return plain(err)
 		}
-		if err := storable(reflect.ValueOf(&got).Elem(), 3*maxNesting); err != nil {
+		if err := storable(reflect.ValueOf(&got).Elem(), 3*maxNesting, new(bool)); err != nil {
 			return err
 		}
 		*v = got
@@ -155,8 +164,10 @@ const maxNesting = 10_000
 
 // Numbers of more than 64 bits are rejected: for a number of a file's choosing, package cbor may take hours to
 // print it in an error.
-var encoding, decoding, errModes = func() (cbor.EncMode, cbor.DecMode, error) {
-	e, err1 := cbor.EncOptions{
+//
+// RFC 3339 has no seconds in the offset of a zone: encodingUTC is for values with times that have them.
+var encoding, encodingUTC, decoding, errModes = func() (cbor.EncMode, cbor.EncMode, cbor.DecMode, error) {
+	options := cbor.EncOptions{
 		Sort:                    cbor.SortBytewiseLexical, // the same values give the same bytes
 		NaNConvert:              cbor.NaNConvertNone,
 		InfConvert:              cbor.InfConvertNone,
@@ -164,7 +175,10 @@ var encoding, decoding, errModes = func() (cbor.EncMode, cbor.DecMode, error) {
 		TimeTag:                 cbor.EncTagRequired,
 		TextMarshaler:           cbor.TextMarshalerTextString,
 		JSONMarshalerTranscoder: transcoder(fromJSON),
-	}.EncMode()
+	}
+	e, err1 := options.EncMode()
+	options.Time = cbor.TimeRFC3339NanoUTC
+	utc, err4 := options.EncMode()
 	// Only false, true, null and undefined: any other simple value would be decoded as a type of package cbor.
 	var rejected []func(*cbor.SimpleValueRegistry) error
 	for n := range 256 {
@@ -187,7 +201,7 @@ var encoding, decoding, errModes = func() (cbor.EncMode, cbor.DecMode, error) {
 		TextUnmarshaler:           cbor.TextUnmarshalerTextString,
 		JSONUnmarshalerTranscoder: transcoder(toJSON),
 	}.DecMode()
-	return e, d, errors.Join(err1, err2, err3)
+	return e, utc, d, errors.Join(err1, err2, err3, err4)
 }()
 
 var decodingJSON, _ = cbor.DecOptions{BignumTag: cbor.BignumTagForbidden}.DecMode()
@@ -231,8 +245,9 @@ func toJSON(w io.Writer, r io.Reader) error {
 }
 
 // storable returns an error if v nests deeper than depth levels, or holds what would be lost. For a value that contains
-// itself package cbor would overflow the stack, which ends the process.
-func storable(v reflect.Value, depth int) error {
+// itself package cbor would overflow the stack, which ends the process. It sets *seconds if v holds a time whose zone has an
+// offset with seconds.
+func storable(v reflect.Value, depth int, seconds *bool) error {
 	t := v.Type()
 	if flat(t) {
 		return nil
@@ -243,17 +258,17 @@ func storable(v reflect.Value, depth int) error {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
 		if !v.IsNil() {
-			return storable(v.Elem(), depth-1)
+			return storable(v.Elem(), depth-1, seconds)
 		}
 	case reflect.Slice, reflect.Array:
 		for i := range v.Len() {
-			if err := storable(v.Index(i), depth-1); err != nil {
+			if err := storable(v.Index(i), depth-1, seconds); err != nil {
 				return err
 			}
 		}
 	case reflect.Map:
 		for i := v.MapRange(); i.Next(); {
-			if err := errors.Join(storable(i.Key(), depth-1), storable(i.Value(), depth-1)); err != nil {
+			if err := errors.Join(storable(i.Key(), depth-1, seconds), storable(i.Value(), depth-1, seconds)); err != nil {
 				return err
 			}
 		}
@@ -261,11 +276,29 @@ func storable(v reflect.Value, depth int) error {
 		if t == reflect.TypeFor[tensor.Tensor]() {
 			return errors.New("it holds a tensor: Save, SaveModel and SavePyTorch store tensors")
 		}
+		switch {
+		case t == reflect.TypeFor[time.Time]() && v.CanInterface():
+			_, offset := v.Interface().(time.Time).Zone()
+			*seconds = *seconds || offset%60 != 0
+			return nil
+		case t == reflect.TypeFor[big.Int]() && v.CanInterface():
+			n := v.Interface().(big.Int)
+			if !n.IsUint64() && !new(big.Int).Not(&n).IsUint64() {
+				return errors.New("it holds a big.Int of more than 64 bits, which could not be read again: store its String")
+			}
+			return nil
+		}
+		if err := lost(t); err != nil {
+			return err
+		}
+		if err := promoted(v); err != nil {
+			return err
+		}
 		seen := 0
 		for i := range v.NumField() {
 			if field := t.Field(i); field.IsExported() || field.Anonymous {
 				seen++
-				if err := storable(v.Field(i), depth-1); err != nil && !storesItself(t) {
+				if err := storable(v.Field(i), depth-1, seconds); err != nil && !storesItself(t) {
 					return err
 				}
 			}
@@ -275,6 +308,109 @@ func storable(v reflect.Value, depth int) error {
 		}
 	}
 	return nil
+}
+
+// losses has the results of lost, by type.
+var losses sync.Map
+
+// lost returns an error if package cbor would not store an exported field of the struct type t: of fields with one name, it
+// stores one or none, as package encoding/json does.
+func lost(t reflect.Type) error {
+	if err, ok := losses.Load(t); ok {
+		err, _ := err.(error)
+		return err
+	}
+	var err error
+	if !storesItself(t) {
+		err = clash(t, "", []reflect.Type{t}, map[string]string{})
+	}
+	losses.Store(t, err)
+	return err
+}
+
+// clash returns an error if two fields of t have one name in CBOR. have has the fields so far by their names in CBOR, and
+// path is that of t within the types that embed it.
+func clash(t reflect.Type, path string, within []reflect.Type, have map[string]string) error {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		of := f.Type
+		for of.Kind() == reflect.Pointer {
+			of = of.Elem()
+		}
+		tag := cmp.Or(f.Tag.Get("cbor"), f.Tag.Get("json"))
+		embedded := f.Anonymous && of.Kind() == reflect.Struct
+		if tag == "-" || !f.IsExported() && !embedded {
+			continue
+		}
+		name, options, _ := strings.Cut(tag, ",")
+		if embedded && name == "" {
+			if slices.Contains(within, of) || storesItself(of) {
+				return fmt.Errorf("the embedded %v in %v would not be stored: give it a json tag", of, within[0])
+			}
+			if err := clash(of, path+f.Name+".", append(within, of), have); err != nil {
+				return err
+			}
+			continue
+		}
+		name = cmp.Or(name, f.Name)
+		key := fmt.Sprint(name, slices.Contains(strings.Split(options, ","), "keyasint")) // a number is another key than a text
+		if other, ok := have[key]; ok {
+			return fmt.Errorf("the fields %s and %s of %v have one name, %q, and only one or none would be stored: give one another json tag",
+				other, path+f.Name, within[0], name)
+		}
+		have[key] = path + f.Name
+	}
+	return nil
+}
+
+// promoted returns an error if the method that stores v, a struct, is that of an embedded field, and v has other fields,
+// which it loses, or the field is a pointer, which is nil when the method's counterpart is called.
+func promoted(v reflect.Value) error {
+	t := v.Type()
+	if !v.CanInterface() || !storesItself(t) {
+		return nil
+	}
+	for i := range t.NumField() {
+		f := reflect.Indirect(v.Field(i))
+		if !t.Field(i).Anonymous || !t.Field(i).IsExported() || !f.IsValid() || v.Field(i).Kind() != reflect.Pointer && !others(v, i) {
+			continue
+		}
+		whole, part := byMethods(v), byMethods(f)
+		first := slices.IndexFunc(whole[:], func(b []byte) bool { return b != nil })
+		if first >= 0 && bytes.Equal(whole[first], part[first]) {
+			return fmt.Errorf("%v is stored by the method of the embedded %v, which stores nothing else of it: name that field", t, f.Type())
+		}
+	}
+	return nil
+}
+
+// others reports whether an exported field of v, a struct, besides number i has a value.
+func others(v reflect.Value, i int) bool {
+	for j := range v.NumField() {
+		if j != i && v.Type().Field(j).IsExported() && !v.Field(j).IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
+// byMethods returns what the methods of v's type return that store v, in the order in which package cbor prefers them.
+func byMethods(v reflect.Value) (b [4][]byte) {
+	p := reflect.New(v.Type())
+	p.Elem().Set(v)
+	if m, ok := p.Interface().(cbor.Marshaler); ok {
+		b[0], _ = m.MarshalCBOR()
+	}
+	if m, ok := p.Interface().(textual.BinaryMarshaler); ok {
+		b[1], _ = m.MarshalBinary()
+	}
+	if m, ok := p.Interface().(textual.TextMarshaler); ok {
+		b[2], _ = m.MarshalText()
+	}
+	if m, ok := p.Interface().(json.Marshaler); ok {
+		b[3], _ = m.MarshalJSON()
+	}
+	return b
 }
 
 // storesItself reports whether t has a method that stores it.

@@ -9,6 +9,7 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -333,6 +334,99 @@ func TestHeadersOfEscapes(t *testing.T) {
 			t.Error("the metadata differs")
 		}
 	})
+}
+
+type starts struct{ Step, X int }
+
+type ends struct{ Step, Y int }
+
+type hides struct {
+	starts
+	Step int
+}
+
+type inner struct {
+	*inner
+	N int
+}
+
+func value[T any](v T) checkpoint.Part { return checkpoint.Value("v", &v) }
+
+// A struct of which a field would not be stored is an error.
+func TestFieldsThatWouldBeLost(t *testing.T) {
+	leak.Check(t)
+	when, address := time.Unix(5, 0).UTC(), netip.MustParseAddr("192.0.2.1")
+	path := filepath.Join(t.TempDir(), "values")
+	for want, part := range map[string]checkpoint.Part{
+		"the fields starts.Step and Step of checkpoint_test.hides": value(hides{starts{1, 2}, 3}),
+		"the fields starts.Step and ends.Step": value(struct {
+			starts
+			ends
+		}{starts{1, 2}, ends{3, 4}}),
+		`"lr"`: value([]struct {
+			LR   float64 `cbor:"lr"`
+			Rate float64 `json:"lr,omitempty"`
+		}{{1, 2}}),
+		`"Step"`: value(map[string]any{"x": struct {
+			Step int
+			N    int `json:"Step"`
+		}{1, 2}}),
+		"the embedded checkpoint_test.inner": value(inner{&inner{nil, 1}, 2}),
+		"the method of the embedded time.Time": value(struct {
+			time.Time
+			N int
+		}{when, 1}),
+		"the method of the embedded netip.Addr": value(struct {
+			netip.Addr
+			N int
+		}{address, 1}),
+		"stored by the method of the embedded url.URL": value(struct{ *url.URL }{&url.URL{Path: "x"}}), // and not a panic
+		"the embedded netip.Addr in": value(struct {
+			netip.Addr
+			netip.AddrPort
+		}{Addr: address}),
+		"netip.Addr } is stored by the method of the embedded time.Time": value(struct {
+			time.Time
+			netip.Addr
+		}{when, address}),
+	} {
+		if err := checkpoint.SaveValues(path, part); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	comesBack(t, struct {
+		starts
+		ends `json:"ends"`
+	}{starts{1, 2}, ends{3, 4}})
+	comesBack(t, struct {
+		Step int
+		Old  starts
+		Lost int `json:"-"`
+	}{Step: 1, Old: starts{2, 3}})
+	comesBack(t, struct{ netip.Addr }{address})
+}
+
+// A time is restored with its instant, and with the offset of its zone if that has no seconds.
+func TestTimes(t *testing.T) {
+	leak.Check(t)
+	for offset, want := range map[int]int{0: 0, 3600: 3600, -9000: -9000, 1172: 0, -59: 0, 60: 60} {
+		when := time.Date(1900, 1, 1, 0, 0, 0, 7, time.FixedZone("zone", offset))
+		for _, v := range []any{when, map[string]any{"times": []time.Time{when}}} {
+			got, err := again(t, "time", v)
+			if m, ok := got.(map[string]any); ok {
+				got = m["times"].([]any)[0]
+			}
+			back, _ := got.(time.Time)
+			if _, o := back.Zone(); err != nil || !back.Equal(when) || o != want {
+				t.Errorf("offset %d: %v becomes %v, %v", offset, when, got, err)
+			}
+		}
+	}
+	for _, when := range []time.Time{time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC)} {
+		if _, err := again(t, "time", when); err == nil {
+			t.Errorf("%v is saved", when)
+		}
+	}
 }
 
 // A value of which nothing would be stored is an error, and so are tensors, which a checkpoint stores by other means.
