@@ -45,6 +45,8 @@ const (
 	kindTensors
 	kindInt
 	kindInts
+	kindInts2 // two ints, or one for both, as in Python
+	kindInts3 // three ints, or one for all
 	kindFloat
 	kindFloats
 	kindBool
@@ -316,7 +318,15 @@ func (c *call) int(_ int, v int) { c.put(cshim.Value{Tag: cshim.TagInt, Bits: ui
 
 func (c *call) reduction(_ int, v Reduction) { c.enum("reduction", int(v), 3) }
 
-func (c *call) ints(_ int, v []int) {
+func (c *call) ints(i int, v []int) {
+	if len(v) == 1 && i < len(c.op.args) {
+		switch c.op.args[i].kind {
+		case kindInts2:
+			v = []int{v[0], v[0]}
+		case kindInts3:
+			v = []int{v[0], v[0], v[0]}
+		}
+	}
 	c.list(cshim.TagInts, len(v))
 	for i := 0; i < len(v); i += 2 {
 		p := [2]uint64{uint64(v[i])}
@@ -656,7 +666,7 @@ func (c *call) keyword(i int, v any) {
 		default:
 			bad("one int")
 		}
-	case kindInts:
+	case kindInts, kindInts2, kindInts3:
 		switch n := v.(type) {
 		case int:
 			c.ints(i, []int{n})

@@ -24,7 +24,7 @@ func (t *Tensor) Conv1d(weight *Tensor, bias *Tensor, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opConv2d = op{name: "aten::conv2d", overload: "", goName: "Conv2d", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyNone, true}, {"stride", kindInts, keyStride, false}, {"padding", kindInts, keyPadding, false}, {"dilation", kindInts, keyDilation, false}, {"groups", kindInt, keyGroups, false}}}
+var opConv2d = op{name: "aten::conv2d", overload: "", goName: "Conv2d", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyNone, true}, {"stride", kindInts2, keyStride, false}, {"padding", kindInts2, keyPadding, false}, {"dilation", kindInts2, keyDilation, false}, {"groups", kindInt, keyGroups, false}}}
 
 // Conv2d convolves x (N, C, H, W) with weight (O, C/groups, kH, kW) and adds bias (O), which may be nil.
 // Stride, Padding, Dilation and Groups are options. PyTorch: torch.nn.functional.conv2d.
@@ -46,7 +46,7 @@ func (t *Tensor) Conv2d(weight *Tensor, bias *Tensor, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opConv2dPadding = op{name: "aten::conv2d", overload: "padding", goName: "Conv2dPadding", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyNone, true}, {"stride", kindInts, keyStride, false}, {"padding", kindString, keyNone, false}, {"dilation", kindInts, keyDilation, false}, {"groups", kindInt, keyGroups, false}}}
+var opConv2dPadding = op{name: "aten::conv2d", overload: "padding", goName: "Conv2dPadding", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyNone, true}, {"stride", kindInts2, keyStride, false}, {"padding", kindString, keyNone, false}, {"dilation", kindInts2, keyDilation, false}, {"groups", kindInt, keyGroups, false}}}
 
 // Conv2dPadding is Conv2d with the padding named: "valid" for none, "same" for an output of the input's size.
 // PyTorch: torch.nn.functional.conv2d.
@@ -68,7 +68,7 @@ func (t *Tensor) Conv2dPadding(weight *Tensor, bias *Tensor, padding string, opt
 	return c.one()
 }
 
-var opConv3d = op{name: "aten::conv3d", overload: "", goName: "Conv3d", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyNone, true}, {"stride", kindInts, keyStride, false}, {"padding", kindInts, keyPadding, false}, {"dilation", kindInts, keyDilation, false}, {"groups", kindInt, keyGroups, false}}}
+var opConv3d = op{name: "aten::conv3d", overload: "", goName: "Conv3d", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyNone, true}, {"stride", kindInts3, keyStride, false}, {"padding", kindInts3, keyPadding, false}, {"dilation", kindInts3, keyDilation, false}, {"groups", kindInt, keyGroups, false}}}
 
 // Conv3d convolves x (N, C, D, H, W) with weight (O, C/groups, kD, kH, kW) and adds bias (O), which may be
 // nil. PyTorch: torch.nn.functional.conv3d.
@@ -114,7 +114,7 @@ func (t *Tensor) ConvTranspose1d(weight *Tensor, bias *Tensor, opts ...Option) *
 	return c.one()
 }
 
-var opConvTranspose2d = op{name: "aten::conv_transpose2d", overload: "input", goName: "ConvTranspose2d", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyNone, true}, {"stride", kindInts, keyStride, false}, {"padding", kindInts, keyPadding, false}, {"output_padding", kindInts, keyOutputPadding, false}, {"groups", kindInt, keyGroups, false}, {"dilation", kindInts, keyDilation, false}}}
+var opConvTranspose2d = op{name: "aten::conv_transpose2d", overload: "input", goName: "ConvTranspose2d", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyNone, true}, {"stride", kindInts2, keyStride, false}, {"padding", kindInts2, keyPadding, false}, {"output_padding", kindInts2, keyOutputPadding, false}, {"groups", kindInt, keyGroups, false}, {"dilation", kindInts2, keyDilation, false}}}
 
 // ConvTranspose2d is the transposed convolution of x (N, C, H, W) with weight (C, O/groups, kH, kW) and adds
 // bias (O), which may be nil. Stride, Padding, OutputPadding, Dilation and Groups are options. PyTorch:
@@ -138,7 +138,7 @@ func (t *Tensor) ConvTranspose2d(weight *Tensor, bias *Tensor, opts ...Option) *
 	return c.one()
 }
 
-var opConvTranspose3d = op{name: "aten::conv_transpose3d", overload: "input", goName: "ConvTranspose3d", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyNone, true}, {"stride", kindInts, keyStride, false}, {"padding", kindInts, keyPadding, false}, {"output_padding", kindInts, keyOutputPadding, false}, {"groups", kindInt, keyGroups, false}, {"dilation", kindInts, keyDilation, false}}}
+var opConvTranspose3d = op{name: "aten::conv_transpose3d", overload: "input", goName: "ConvTranspose3d", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyNone, true}, {"stride", kindInts3, keyStride, false}, {"padding", kindInts3, keyPadding, false}, {"output_padding", kindInts3, keyOutputPadding, false}, {"groups", kindInt, keyGroups, false}, {"dilation", kindInts3, keyDilation, false}}}
 
 // ConvTranspose3d is the transposed convolution of x (N, C, D, H, W) with weight (C, O/groups, kD, kH, kW)
 // and adds bias (O), which may be nil. Stride, Padding, OutputPadding, Dilation and Groups are options.
@@ -183,7 +183,7 @@ func (t *Tensor) MaxPool1d(kernelSize []int, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opMaxPool2d = op{name: "aten::max_pool2d", overload: "", goName: "MaxPool2d", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"kernel_size", kindInts, keyNone, false}, {"stride", kindInts, keyStride, false}, {"padding", kindInts, keyPadding, false}, {"dilation", kindInts, keyDilation, false}, {"ceil_mode", kindBool, keyCeilMode, false}}}
+var opMaxPool2d = op{name: "aten::max_pool2d", overload: "", goName: "MaxPool2d", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"kernel_size", kindInts2, keyNone, false}, {"stride", kindInts2, keyStride, false}, {"padding", kindInts2, keyPadding, false}, {"dilation", kindInts2, keyDilation, false}, {"ceil_mode", kindBool, keyCeilMode, false}}}
 
 // MaxPool2d returns the maxima of windows of x (N, C, H, W). Stride defaults to the kernel's size. PyTorch:
 // torch.nn.functional.max_pool2d.
@@ -204,7 +204,7 @@ func (t *Tensor) MaxPool2d(kernelSize []int, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opMaxPool2dWithIndices = op{name: "aten::max_pool2d_with_indices", overload: "", goName: "MaxPool2dWithIndices", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"kernel_size", kindInts, keyNone, false}, {"stride", kindInts, keyStride, false}, {"padding", kindInts, keyPadding, false}, {"dilation", kindInts, keyDilation, false}, {"ceil_mode", kindBool, keyCeilMode, false}}}
+var opMaxPool2dWithIndices = op{name: "aten::max_pool2d_with_indices", overload: "", goName: "MaxPool2dWithIndices", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"kernel_size", kindInts2, keyNone, false}, {"stride", kindInts2, keyStride, false}, {"padding", kindInts2, keyPadding, false}, {"dilation", kindInts2, keyDilation, false}, {"ceil_mode", kindBool, keyCeilMode, false}}}
 
 // MaxPool2dWithIndices is MaxPool2d, and returns the int64 indices of the maxima in each H x W plane too, as
 // MaxUnpool2d takes them. PyTorch: torch.nn.functional.max_pool2d_with_indices.
@@ -225,7 +225,7 @@ func (t *Tensor) MaxPool2dWithIndices(kernelSize []int, opts ...Option) (*Tensor
 	return c.two()
 }
 
-var opMaxPool3d = op{name: "aten::max_pool3d", overload: "", goName: "MaxPool3d", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"kernel_size", kindInts, keyNone, false}, {"stride", kindInts, keyStride, false}, {"padding", kindInts, keyPadding, false}, {"dilation", kindInts, keyDilation, false}, {"ceil_mode", kindBool, keyCeilMode, false}}}
+var opMaxPool3d = op{name: "aten::max_pool3d", overload: "", goName: "MaxPool3d", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"kernel_size", kindInts3, keyNone, false}, {"stride", kindInts3, keyStride, false}, {"padding", kindInts3, keyPadding, false}, {"dilation", kindInts3, keyDilation, false}, {"ceil_mode", kindBool, keyCeilMode, false}}}
 
 // MaxPool3d returns the maxima of windows of x (N, C, D, H, W). Stride defaults to the kernel's size.
 // PyTorch: torch.nn.functional.max_pool3d.
@@ -246,7 +246,7 @@ func (t *Tensor) MaxPool3d(kernelSize []int, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opMaxUnpool2d = op{name: "aten::max_unpool2d", overload: "", goName: "MaxUnpool2d", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"indices", kindTensor, keyNone, false}, {"output_size", kindInts, keyNone, false}}}
+var opMaxUnpool2d = op{name: "aten::max_unpool2d", overload: "", goName: "MaxUnpool2d", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"indices", kindTensor, keyNone, false}, {"output_size", kindInts2, keyNone, false}}}
 
 // MaxUnpool2d puts x back to the places indices (of MaxPool2dWithIndices) in zeros of outputSize. PyTorch:
 // torch.nn.functional.max_unpool2d.
@@ -282,7 +282,7 @@ func (t *Tensor) AvgPool1d(kernelSize []int, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opAvgPool2d = op{name: "aten::avg_pool2d", overload: "", goName: "AvgPool2d", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"kernel_size", kindInts, keyNone, false}, {"stride", kindInts, keyStride, false}, {"padding", kindInts, keyPadding, false}, {"ceil_mode", kindBool, keyCeilMode, false}, {"count_include_pad", kindBool, keyCountIncludePad, false}, {"divisor_override", kindInt, keyDivisorOverride, true}}}
+var opAvgPool2d = op{name: "aten::avg_pool2d", overload: "", goName: "AvgPool2d", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"kernel_size", kindInts2, keyNone, false}, {"stride", kindInts2, keyStride, false}, {"padding", kindInts2, keyPadding, false}, {"ceil_mode", kindBool, keyCeilMode, false}, {"count_include_pad", kindBool, keyCountIncludePad, false}, {"divisor_override", kindInt, keyDivisorOverride, true}}}
 
 // AvgPool2d returns the means of windows of x (N, C, H, W). Stride defaults to the kernel's size. PyTorch:
 // torch.nn.functional.avg_pool2d.
@@ -304,7 +304,7 @@ func (t *Tensor) AvgPool2d(kernelSize []int, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opAvgPool3d = op{name: "aten::avg_pool3d", overload: "", goName: "AvgPool3d", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"kernel_size", kindInts, keyNone, false}, {"stride", kindInts, keyStride, false}, {"padding", kindInts, keyPadding, false}, {"ceil_mode", kindBool, keyCeilMode, false}, {"count_include_pad", kindBool, keyCountIncludePad, false}, {"divisor_override", kindInt, keyDivisorOverride, true}}}
+var opAvgPool3d = op{name: "aten::avg_pool3d", overload: "", goName: "AvgPool3d", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"kernel_size", kindInts3, keyNone, false}, {"stride", kindInts3, keyStride, false}, {"padding", kindInts3, keyPadding, false}, {"ceil_mode", kindBool, keyCeilMode, false}, {"count_include_pad", kindBool, keyCountIncludePad, false}, {"divisor_override", kindInt, keyDivisorOverride, true}}}
 
 // AvgPool3d returns the means of windows of x (N, C, D, H, W). Stride defaults to the kernel's size. PyTorch:
 // torch.nn.functional.avg_pool3d.
@@ -340,9 +340,9 @@ func (t *Tensor) AdaptiveAvgPool1d(outputSize ...int) *Tensor {
 	return c.one()
 }
 
-var opAdaptiveAvgPool2d = op{name: "aten::adaptive_avg_pool2d", overload: "", goName: "AdaptiveAvgPool2d", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"output_size", kindInts, keyNone, false}}}
+var opAdaptiveAvgPool2d = op{name: "aten::adaptive_avg_pool2d", overload: "", goName: "AdaptiveAvgPool2d", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"output_size", kindInts2, keyNone, false}}}
 
-// AdaptiveAvgPool2d averages x (N, C, H, W) to (N, C, outputSize...). PyTorch:
+// AdaptiveAvgPool2d averages x (N, C, H, W) to (N, C, outputSize...), two sizes or one for both. PyTorch:
 // torch.nn.functional.adaptive_avg_pool2d.
 //
 //	aten::adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor
@@ -354,9 +354,9 @@ func (t *Tensor) AdaptiveAvgPool2d(outputSize ...int) *Tensor {
 	return c.one()
 }
 
-var opAdaptiveAvgPool3d = op{name: "aten::adaptive_avg_pool3d", overload: "", goName: "AdaptiveAvgPool3d", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"output_size", kindInts, keyNone, false}}}
+var opAdaptiveAvgPool3d = op{name: "aten::adaptive_avg_pool3d", overload: "", goName: "AdaptiveAvgPool3d", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"output_size", kindInts3, keyNone, false}}}
 
-// AdaptiveAvgPool3d averages x (N, C, D, H, W) to (N, C, outputSize...). PyTorch:
+// AdaptiveAvgPool3d averages x (N, C, D, H, W) to (N, C, outputSize...), three sizes or one for all. PyTorch:
 // torch.nn.functional.adaptive_avg_pool3d.
 //
 //	aten::adaptive_avg_pool3d(Tensor self, SymInt[3] output_size) -> Tensor
@@ -382,10 +382,10 @@ func (t *Tensor) AdaptiveMaxPool1d(outputSize ...int) (*Tensor, *Tensor) {
 	return c.two()
 }
 
-var opAdaptiveMaxPool2d = op{name: "aten::adaptive_max_pool2d", overload: "", goName: "AdaptiveMaxPool2d", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"output_size", kindInts, keyNone, false}}}
+var opAdaptiveMaxPool2d = op{name: "aten::adaptive_max_pool2d", overload: "", goName: "AdaptiveMaxPool2d", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"output_size", kindInts2, keyNone, false}}}
 
-// AdaptiveMaxPool2d returns the maxima of x (N, C, H, W) in outputSize windows, and their int64 indices.
-// PyTorch: torch.nn.functional.adaptive_max_pool2d.
+// AdaptiveMaxPool2d returns the maxima of x (N, C, H, W) in outputSize windows, two sizes or one for both,
+// and their int64 indices. PyTorch: torch.nn.functional.adaptive_max_pool2d.
 //
 //	aten::adaptive_max_pool2d(Tensor self, int[2] output_size) -> (Tensor, Tensor)
 func (t *Tensor) AdaptiveMaxPool2d(outputSize ...int) (*Tensor, *Tensor) {
@@ -627,7 +627,7 @@ func (t *Tensor) ChannelShuffle(groups int) *Tensor {
 	return c.one()
 }
 
-var opIm2Col = op{name: "aten::im2col", overload: "", goName: "Im2Col", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"kernel_size", kindInts, keyNone, false}, {"dilation", kindInts, keyDilation, false}, {"padding", kindInts, keyPadding, false}, {"stride", kindInts, keyStride, false}}}
+var opIm2Col = op{name: "aten::im2col", overload: "", goName: "Im2Col", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"kernel_size", kindInts2, keyNone, false}, {"dilation", kindInts2, keyDilation, false}, {"padding", kindInts2, keyPadding, false}, {"stride", kindInts2, keyStride, false}}}
 
 // Im2Col copies the windows of x (N, C, H, W) into columns, shape (N, C*kH*kW, L). PyTorch:
 // torch.nn.functional.unfold.
@@ -647,7 +647,7 @@ func (t *Tensor) Im2Col(kernelSize []int, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opCol2Im = op{name: "aten::col2im", overload: "", goName: "Col2Im", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"output_size", kindInts, keyNone, false}, {"kernel_size", kindInts, keyNone, false}, {"dilation", kindInts, keyDilation, false}, {"padding", kindInts, keyPadding, false}, {"stride", kindInts, keyStride, false}}}
+var opCol2Im = op{name: "aten::col2im", overload: "", goName: "Col2Im", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"output_size", kindInts2, keyNone, false}, {"kernel_size", kindInts2, keyNone, false}, {"dilation", kindInts2, keyDilation, false}, {"padding", kindInts2, keyPadding, false}, {"stride", kindInts2, keyStride, false}}}
 
 // Col2Im sums columns (N, C*kH*kW, L) back into images (N, C, outputSize...). PyTorch:
 // torch.nn.functional.fold.

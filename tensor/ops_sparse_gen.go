@@ -25,7 +25,7 @@ func SparseCOOTensor(indices *Tensor, values *Tensor, size []int, opts ...Option
 	return c.one()
 }
 
-var opToSparse = op{name: "aten::to_sparse", overload: "", goName: "ToSparse", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"layout", kindLayout, keyLayout, true}, {"blocksize", kindInts, keyBlocksize, true}, {"dense_dim", kindInt, keyDenseDim, true}}}
+var opToSparse = op{name: "aten::to_sparse", overload: "", goName: "ToSparse", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"layout", kindLayout, keyLayout, true}, {"blocksize", kindInts2, keyBlocksize, true}, {"dense_dim", kindInt, keyDenseDim, true}}}
 
 // ToSparse returns a sparse copy of x: COO, or in the given Layout. Blocksize is for BSR and BSC; the last
 // DenseDim dimensions stay dense. PyTorch: torch.Tensor.to_sparse.
@@ -91,7 +91,7 @@ func (t *Tensor) ToSparseCSC(opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opToSparseBSR = op{name: "aten::to_sparse_bsr", overload: "", goName: "ToSparseBSR", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"blocksize", kindInts, keyNone, false}, {"dense_dim", kindInt, keyDenseDim, true}}}
+var opToSparseBSR = op{name: "aten::to_sparse_bsr", overload: "", goName: "ToSparseBSR", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"blocksize", kindInts2, keyNone, false}, {"dense_dim", kindInt, keyDenseDim, true}}}
 
 // ToSparseBSR returns a copy of x (*, rows, columns) in compressed rows of blocks of a height and a width.
 // PyTorch: torch.Tensor.to_sparse_bsr.
@@ -109,7 +109,7 @@ func (t *Tensor) ToSparseBSR(blocksize []int, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opToSparseBSC = op{name: "aten::to_sparse_bsc", overload: "", goName: "ToSparseBSC", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"blocksize", kindInts, keyNone, false}, {"dense_dim", kindInt, keyDenseDim, true}}}
+var opToSparseBSC = op{name: "aten::to_sparse_bsc", overload: "", goName: "ToSparseBSC", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"blocksize", kindInts2, keyNone, false}, {"dense_dim", kindInt, keyDenseDim, true}}}
 
 // ToSparseBSC returns a copy of x (*, rows, columns) in compressed columns of blocks of a height and a width.
 // PyTorch: torch.Tensor.to_sparse_bsc.

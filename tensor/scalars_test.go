@@ -143,7 +143,7 @@ func TestWindowOptionsAreLists(t *testing.T) {
 	lists := map[optKey]bool{keyStride: true, keyDilation: true, keyPadding: true, keyOutputPadding: true}
 	for _, o := range operators {
 		for _, a := range o.op.args {
-			if lists[a.key] && a.kind != kindInts {
+			if lists[a.key] && (a.kind < kindInts || a.kind > kindInts3) {
 				t.Errorf("%s takes one number for %s", o.name, a.name)
 			}
 		}
@@ -160,6 +160,40 @@ func TestWindowOptionsAreLists(t *testing.T) {
 			t.Errorf("%s is %T", o.name, o.fn)
 		}
 	}
+}
+
+// TestOneNumberForAllDimensions tests that a list of two or three ints can be one int, as in Python.
+func TestOneNumberForAllDimensions(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x, v := Rand([]int{1, 2, 6, 5}), Rand([]int{1, 2, 4, 5, 6})
+		maxima, indices := x.AdaptiveMaxPool2d(3, 3)
+		one, places := x.AdaptiveMaxPool2d(3)
+		columns := x.Im2Col([]int{2, 2})
+		matrix := x.Reshape(10, 6)
+		compressed := matrix.ToSparseBSR([]int{2, 2}).ToDense()
+		for name, pair := range map[string][2]*Tensor{
+			"AdaptiveAvgPool2d":         {x.AdaptiveAvgPool2d(3), x.AdaptiveAvgPool2d(3, 3)},
+			"AdaptiveAvgPool3d":         {v.AdaptiveAvgPool3d(2), v.AdaptiveAvgPool3d(2, 2, 2)},
+			"AdaptiveMaxPool2d":         {one, maxima},
+			"AdaptiveMaxPool2d indices": {places, indices},
+			"MaxUnpool2d":               {maxima.MaxUnpool2d(indices, 6), maxima.MaxUnpool2d(indices, 6, 6)},
+			"Im2Col":                    {x.Im2Col([]int{2}, Dilation(1), Padding(1), Stride(1)), x.Im2Col([]int{2, 2}, Padding(1, 1))},
+			"Col2Im":                    {columns.Narrow(2, 0, 16).Col2Im([]int{5}, []int{2}, Dilation(1), Stride(1)), columns.Narrow(2, 0, 16).Col2Im([]int{5, 5}, []int{2, 2})},
+			"Conv2d":                    {x.Conv2d(Ones([]int{1, 2, 2, 2}), nil, Stride(2)), x.Conv2d(Ones([]int{1, 2, 2, 2}), nil, Stride(2, 2))},
+			"MaxPool3d":                 {v.MaxPool3d([]int{2}, Stride(1)), v.MaxPool3d([]int{2, 2, 2}, Stride(1, 1, 1))},
+			"ToSparseBSR":               {matrix.ToSparseBSR([]int{2}).ToDense(), compressed},
+			"ToSparse":                  {matrix.ToSparse(SparseBSR, Blocksize(2)).ToDense(), compressed},
+		} {
+			if err := pair[0].Err(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			} else if same, err := pair[0].Equal(pair[1]); err != nil || !same {
+				t.Errorf("%s: got %v, want %v, %v", name, pair[0], pair[1], err)
+			}
+		}
+		wantErr(t, "three sizes", x.AdaptiveAvgPool2d(3, 3, 3).Err(), ErrArgument)
+		wantErr(t, "no size", x.AdaptiveAvgPool2d().Err(), ErrArgument)
+	})
 }
 
 // TestLossesDoNotBroadcast tests that elementwise losses reject a target of another shape, which is usually a mistake.

@@ -246,6 +246,9 @@ func (a *arg) kind() string {
 	}
 	if a.list {
 		k += "s"
+		if a.typ == "int" && a.listN > "1" {
+			k += a.listN // one number stands for all N
+		}
 	}
 	return k
 }
