@@ -776,7 +776,10 @@ func (o *op) sameShape(ts []*Tensor) *Tensor {
 	return nil
 }
 
-// functional makes the checks of the functions of torch.nn.functional, which their operators do not make.
+// opSmoothL1LossBeta0 is SmoothL1Loss with Beta 0, as in PyTorch: the gradient of the operator is not 0 where x is the target.
+var opSmoothL1LossBeta0 = op{name: "aten::l1_loss", goName: "SmoothL1Loss", args: opL1Loss.args}
+
+// functional does what the functions of torch.nn.functional do before they call their operators: mostly checks.
 func (c *call) functional() {
 	switch c.op {
 	case &opAffineGrid:
@@ -797,6 +800,11 @@ func (c *call) functional() {
 	case &opHardtanh, &opHardtanh_:
 		if low, high := c.number64(1, -1), c.number64(2, 1); low > high {
 			c.refuse(ErrArgument, "MinVal must not be greater than MaxVal, got %v and %v", low, high)
+		}
+	case &opSmoothL1Loss:
+		if c.number64(3, 1) == 0 {
+			c.op = &opSmoothL1LossBeta0
+			c.n-- // Beta
 		}
 	case &opTripletMarginLoss:
 		if margin := c.number64(3, 1); !(margin > 0) {

@@ -103,7 +103,7 @@ func (t *Tensor) L1Loss(target *Tensor, opts ...Option) *Tensor {
 
 var opSmoothL1Loss = op{name: "aten::smooth_l1_loss", overload: "", goName: "SmoothL1Loss", inPlace: false, same: 2, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"reduction", kindInt, keyReduction, false}, {"beta", kindFloat, keyBeta, false}}}
 
-// SmoothL1Loss is squared below Beta (1 by default) and absolute above. PyTorch:
+// SmoothL1Loss is squared below Beta (1 by default) and absolute above; with Beta 0 it is L1Loss. PyTorch:
 // torch.nn.functional.smooth_l1_loss.
 //
 // Options: Reduction, Beta.

@@ -196,6 +196,35 @@ func TestOneNumberForAllDimensions(t *testing.T) {
 	})
 }
 
+// TestSmoothL1LossBeta0 tests that a Beta of 0 is L1Loss, as in PyTorch: where x is the target, the gradient is 0.
+func TestSmoothL1LossBeta0(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		for _, opts := range [][]Option{{Beta(0)}, {Beta(0.0), ReduceSum}, {ReduceNone, Beta(0)}} {
+			x := FromSlice([]float32{1, 2, 3, -1}, []int{4}).RequiresGrad_()
+			loss := x.SmoothL1Loss(FromSlice([]float32{1, 0, 5, -1}, []int{4}), opts...)
+			if err := loss.Sum().Backward(); err != nil {
+				t.Fatal(err)
+			}
+			sign, err := Data[float32](x.Grad().Sign())
+			if err != nil || !slices.Equal(sign, []float32{0, 1, -1, 0}) {
+				t.Errorf("%v: the gradient is %v, %v", opts, x.Grad(), err)
+			}
+		}
+		x := Ones([]int{2})
+		var e *Error
+		if err := x.SmoothL1Loss(Ones([]int{3}), Beta(0)).Err(); !errors.As(err, &e) || e.Op != "SmoothL1Loss" {
+			t.Errorf("two shapes: %v", err)
+		}
+		if err := x.SmoothL1Loss(Ones([]int{2}, Bool).LogicalNot(), Beta(0)).Err(); err != nil && (!errors.As(err, &e) || e.Op != "SmoothL1Loss") {
+			t.Errorf("two dtypes: %v", err)
+		}
+		wantErr(t, "a negative Beta", x.SmoothL1Loss(x, Beta(-1)).Err(), ErrArgument)
+		wantErr(t, "HuberLoss with Delta 0", x.HuberLoss(x, Delta(0)).Err(), ErrArgument)
+		wantErr(t, "HuberLoss with a negative Delta", x.HuberLoss(x, Delta(-1e-30)).Err(), ErrArgument)
+	})
+}
+
 // TestLossesDoNotBroadcast tests that elementwise losses reject a target of another shape, which is usually a mistake.
 func TestLossesDoNotBroadcast(t *testing.T) {
 	begin(t)

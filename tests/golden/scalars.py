@@ -33,7 +33,7 @@ OPS = {
     "IndexAdd": (["alpha"], lambda a, b, v, **k: torch.index_add(a, 0, torch.tensor([1, 0]), b, **k)),
     "LeakyReLU": (["negative_slope"], lambda a, b, v, **k: F.leaky_relu(a, **k)),
     "Hardtanh": (["min_val", "max_val"], lambda a, b, v, **k: F.hardtanh(a, **k)),
-    "SmoothL1Loss": (["beta"], lambda a, b, v, **k: torch._C._nn.smooth_l1_loss(a, b, reduction=1, **k)),
+    "SmoothL1Loss": (["beta"], lambda a, b, v, **k: torch.nn.functional.smooth_l1_loss(a, b, **k)),
     "ConstantPadNd": (["value"], lambda a, b, v, **k: torch.constant_pad_nd(v, [1, 0], **k)),
     "Dist": (["p"], lambda a, b, v, **k: torch.dist(a, b, **k)),
 }
