@@ -806,6 +806,10 @@ func (c *call) functional() {
 			c.op = &opSmoothL1LossBeta0
 			c.n-- // Beta
 		}
+	case &opEmbeddingBag:
+		if c.number64(3, 0) != 0 && c.number64(4, 0) == 2 {
+			c.refuse(ErrArgument, "ScaleGradByFreq excludes mode 2, the maximum")
+		}
 	case &opTripletMarginLoss:
 		if margin := c.number64(3, 1); !(margin > 0) {
 			c.refuse(ErrArgument, "Margin must be positive, got %v", margin)

@@ -435,6 +435,26 @@ func TestAffineGridRefuses(t *testing.T) {
 	})
 }
 
+// TestEmbeddingBagRefuses tests that EmbeddingBag rejects what torch.nn.functional.embedding_bag does.
+func TestEmbeddingBagRefuses(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		rows, ids, offsets := Ones([]int{4, 2}), FromSlice([]int64{0, 1, 3}, []int{3}), FromSlice([]int64{0, 2}, []int{2})
+		bags := func(mode int, opts ...Option) error {
+			y, _, _, _ := EmbeddingBag(rows, ids, offsets, mode, opts...)
+			return y.Err()
+		}
+		wantErr(t, "frequencies of maxima", bags(2, ScaleGradByFreq()), ErrArgument)
+		wantErr(t, "weights of maxima", bags(2, PerSampleWeights(Ones([]int{3}))), ErrArgument)
+		wantErr(t, "weights of means", bags(1, PerSampleWeights(Ones([]int{3}))), ErrArgument)
+		wantErr(t, "other weights", bags(0, PerSampleWeights(Ones([]int{2}))), ErrArgument)
+		wantErr(t, "another mode", bags(3), ErrArgument)
+		if err := errors.Join(bags(0, ScaleGradByFreq()), bags(1, ScaleGradByFreq()), bags(2), bags(2, ScaleGradByFreq(false))); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestWritesToViewsOfRetainedResults tests that a write which would make libtorch read beyond the gradients is
 // rejected, and that RetainGrad works otherwise.
 func TestWritesToViewsOfRetainedResults(t *testing.T) {
