@@ -35,6 +35,31 @@ var (
 	pythonDType   = regexp.MustCompile(`\btorch\.(bool|u?int\d+|float\d*|bfloat16|double|half|long|complex\d+)\b`)
 )
 
+// unrepresentable is the text of the exception that libtorch throws for a number that a dtype does not have. It is no error
+// of libtorch's own classes.
+var unrepresentable = regexp.MustCompile(`value cannot be converted to type (\S+) without overflow`)
+
+// nativeDTypes maps C++ types to the names of their dtypes.
+var nativeDTypes = map[string]string{
+	"uint8_t": "Uint8", "int8_t": "Int8", "int16_t": "Int16", "int": "Int32", "int64_t": "Int64", "uint16_t": "Uint16", "uint32_t": "Uint32",
+	"uint64_t": "Uint64", "c10::Half": "Float16", "c10::BFloat16": "BFloat16", "float": "Float32", "double": "Float64", "bool": "Bool",
+	"c10::complex<float>": "Complex64", "c10::complex<double>": "Complex128", "c10::Float8_e5m2": "Float8E5M2", "c10::Float8_e4m3fn": "Float8E4M3FN",
+	"c10::Float8_e5m2fnuz": "Float8E5M2FNUZ", "c10::Float8_e4m3fnuz": "Float8E4M3FNUZ",
+}
+
+// notRepresentable returns the message for a number that a dtype does not have, if that is what an exception's text says.
+func notRepresentable(text string) (message string, ok bool) {
+	m := unrepresentable.FindStringSubmatch(text)
+	if m == nil {
+		return text, false
+	}
+	name, known := nativeDTypes[m[1]]
+	if !known {
+		return text, true
+	}
+	return strings.Replace(text, "type "+m[1], "tensor."+name, 1), true
+}
+
 // keywordOptions maps the names of keyword arguments, without underscores, to their Go names.
 var keywordOptions = sync.OnceValue(func() map[string]string {
 	all := map[string]string{"retaingraph": "RetainGraph", "creategraph": "CreateGraph", "allowunused": "AllowUnused"}

@@ -156,6 +156,9 @@ func newError(op string, err error, operands ...*Tensor) error {
 			e.Message = e.Message[:i]
 		}
 		e.Message = goAdvice(e.Message)
+		if message, ok := notRepresentable(e.Message); ok && native.Code == cshim.CodeStd {
+			e.Message, e.Kind = message, ErrArgument
+		}
 	default:
 		e.Message, e.Kind = err.Error(), err
 	}

@@ -455,6 +455,36 @@ func TestEmbeddingBagRefuses(t *testing.T) {
 	})
 }
 
+// TestNumbersThatADTypeDoesNotHave tests that such a number is an invalid argument, and that the error names the dtype.
+func TestNumbersThatADTypeDoesNotHave(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		mask := Ones([]int{2}, Bool)
+		half, bytes := Ones([]int{2}, Float16), Ones([]int{2}, Uint8)
+		for dtype, ys := range map[string][]*Tensor{
+			"tensor.Float16":   {half.MaskedFill(mask, -1e9), Full([]int{2}, 1e6, Float16), half.Pad([]int{1, 1}, Value(1e9))},
+			"tensor.Uint8":     {bytes.Fill_(300), bytes.IndexFill(0, FromSlice([]int{0}, []int{1}), 300)},
+			"tensor.Int8":      {Full([]int{2}, 300, Int8)},
+			"tensor.Int16":     {Full([]int{2}, 1e6, Int16)},
+			"tensor.Int32":     {Full([]int{2}, 1<<40, Int32)},
+			"tensor.Int64":     {Full([]int{2}, 1e30, Int64)},
+			"tensor.Uint16":    {Full([]int{2}, 1<<20, Uint16)},
+			"tensor.BFloat16":  {Full([]int{2}, 1e39, BFloat16)},
+			"tensor.Float32":   {Ones([]int{2}).MaskedFill(mask, complex(0, 1)), Full([]int{2}, 1e39, Float32)},
+			"tensor.Float64":   {Full([]int{2}, complex(0, 1), Float64)},
+			"tensor.Complex64": {Full([]int{2}, complex(1e39, 1), Complex64)},
+		} {
+			for i, y := range ys {
+				err := y.Err()
+				wantErr(t, dtype, err, ErrArgument)
+				if err == nil || !strings.Contains(err.Error(), "value cannot be converted to "+dtype+" without overflow") {
+					t.Errorf("%s, %d: got %v", dtype, i, err)
+				}
+			}
+		}
+	})
+}
+
 // TestWritesToViewsOfRetainedResults tests that a write which would make libtorch read beyond the gradients is
 // rejected, and that RetainGrad works otherwise.
 func TestWritesToViewsOfRetainedResults(t *testing.T) {
