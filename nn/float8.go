@@ -83,11 +83,11 @@ func float8MM(a, b, scaleA, scaleB *tensor.Tensor, out tensor.DType, fast bool) 
 	if perRow := scaleA.Dim() > 0; perRow && a.Device() == tensor.CPU {
 		// Before libtorch 2.15 the kernel of the CPU has one scale.
 		one := scaleA.NewOnes(nil)
-		return call("aten::_scaled_mm", a, b, one, one, nil, nil, tensor.Float32, fast).Mul(scaleA).Mul(scaleB).To(out)
+		return call("Float8Linear", "aten::_scaled_mm", a, b, one, one, nil, nil, tensor.Float32, fast).Mul(scaleA).Mul(scaleB).To(out)
 	} else if perRow {
 		kernel = tensor.BFloat16 // with scales for rows CUDA's kernels have no other
 	}
-	return call("aten::_scaled_mm", a, b, scaleA, scaleB, nil, nil, kernel, fast).To(out)
+	return call("Float8Linear", "aten::_scaled_mm", a, b, scaleA, scaleB, nil, nil, kernel, fast).To(out)
 }
 
 // columns returns the scales as they multiply Weight: () or (out, 1).

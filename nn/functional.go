@@ -17,7 +17,7 @@ func Normalize(x *tensor.Tensor, p float64, dim int, eps float64) *tensor.Tensor
 	if math.IsNaN(p) || !(eps >= 0) {
 		return refuse.Tensor(op, tensor.ErrArgument, "p must be a number and eps at least 0, got %v and %v", p, eps)
 	}
-	return tidy(func(*tensor.Scope) *tensor.Tensor {
+	return tidyAs(op, func(*tensor.Scope) *tensor.Tensor {
 		norm := x.LinalgVectorNorm(tensor.Ord(p), tensor.Dim(dim), tensor.KeepDim(true))
 		return x.Div(norm.ClampMin(eps).ExpandAs(x))
 	})
@@ -34,7 +34,7 @@ func GumbelSoftmax(logits *tensor.Tensor, tau float64, hard bool, dim int) *tens
 	if !(tau > 0) {
 		return refuse.Tensor(op, tensor.ErrArgument, "tau must be positive, got %v", tau)
 	}
-	return tidy(func(*tensor.Scope) *tensor.Tensor {
+	return tidyAs(op, func(*tensor.Scope) *tensor.Tensor {
 		noise := tensor.Empty(logits.Shape(), logits.DType(), logits.Device()).Exponential_().Log_().Neg_()
 		sum := after(logits.Add(noise), noise)
 		scaled := after(sum.Div(tau), sum)

@@ -133,10 +133,10 @@ func (q *Int8Linear) Forward(x *tensor.Tensor) *tensor.Tensor {
 			rows := x.Reshape(-1, w.Size(1)).To(tensor.Float32)
 			scale := rows.Abs().AMax(tensor.Dim(1), tensor.KeepDim(true)).Div(127.5).ClampMin(float32Epsilon)
 			rounded := rows.Mul(scale.Reciprocal()).Round().Clamp(-128, 127).To(tensor.Int8)
-			product := call("aten::_int_mm", rounded, w.T())
+			product := call(op, "aten::_int_mm", rounded, w.T())
 			y = product.To(tensor.Float32).Mul(scale).Mul(q.Scales.To(tensor.Float32)).To(x.DType()).View(shape...)
 		case q.packs(x):
-			y = call("aten::_weight_int8pack_mm", x.Reshape(-1, w.Size(1)).Contiguous(), w, q.Scales.To(x.DType()).Contiguous()).View(shape...)
+			y = call(op, "aten::_weight_int8pack_mm", x.Reshape(-1, w.Size(1)).Contiguous(), w, q.Scales.To(x.DType()).Contiguous()).View(shape...)
 		default:
 			y = x.Linear(w.To(x.DType()), nil).Mul(q.Scales.To(x.DType()))
 		}
@@ -180,11 +180,11 @@ func differentiated(x *tensor.Tensor) bool {
 	return x.RequiresGrad() && tensor.GradEnabled() || handle.ForwardEnabled()
 }
 
-// call calls an internal operator that returns one tensor, with arguments that were checked.
-func call(name string, args ...any) *tensor.Tensor {
+// call calls an internal operator that returns one tensor, for op, with arguments that were checked.
+func call(op, name string, args ...any) *tensor.Tensor {
 	out, err := tensor.CallUnchecked(name, args...)
 	if err != nil {
-		return tensor.Failed(err)
+		return tensor.Failed(refuse.Named(op, err))
 	}
 	return out[0].(*tensor.Tensor)
 }

@@ -273,7 +273,7 @@ func GaussianNLLLoss(x, target, variance *tensor.Tensor, opts ...tensor.Option) 
 	if bad := sameShape(op, x, target); bad != nil {
 		return bad
 	}
-	return tidy(func(*tensor.Scope) *tensor.Tensor {
+	return tidyAs(op, func(*tensor.Scope) *tensor.Tensor {
 		below := variance.Lt(0)
 		if negative, err := tensor.Item[bool](after(below.Any(), below)); err != nil {
 			return tensor.Failed(err)
@@ -331,7 +331,7 @@ func MultiLabelSoftMarginLoss(x, target *tensor.Tensor, opts ...tensor.Option) *
 	if x.Dim() == 0 {
 		return refuse.Tensor(op, tensor.ErrArgument, "x must be (N, C) or (C), got a scalar")
 	}
-	return tidy(func(*tensor.Scope) *tensor.Tensor {
+	return tidyAs(op, func(*tensor.Scope) *tensor.Tensor {
 		log := x.LogSigmoid()
 		with := after(target.Mul(log), log)
 		rest, negative := target.RSub(1), x.Neg()

@@ -151,6 +151,15 @@ func tidy(f func(s *tensor.Scope) *tensor.Tensor) *tensor.Tensor {
 	return y
 }
 
+// tidyAs is tidy for a function that users call, op: an error of an operator in f names op.
+func tidyAs(op string, f func(s *tensor.Scope) *tensor.Tensor) *tensor.Tensor {
+	y := tidy(f)
+	if err := y.Err(); err != nil {
+		return tensor.Failed(refuse.Named(op, err))
+	}
+	return y
+}
+
 func inside(s *tensor.Scope, f func(s *tensor.Scope) *tensor.Tensor) (*tensor.Tensor, error) {
 	defer s.Close()
 	return outward(s, f(s))

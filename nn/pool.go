@@ -36,7 +36,7 @@ func results(op string, n int, name string, args ...any) ([]*tensor.Tensor, erro
 	}
 	values, err := tensor.Call(name, args...)
 	if err != nil {
-		return nil, err
+		return nil, refuse.Named(op, err)
 	}
 	out := make([]*tensor.Tensor, 0, n)
 	for _, v := range values {

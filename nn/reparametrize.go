@@ -41,7 +41,7 @@ func (n *weightNorm) Forward(originals ...*tensor.Tensor) *tensor.Tensor {
 	}
 	out, err := tensor.CallUnchecked("aten::_weight_norm", v, g, n.Dim)
 	if err != nil {
-		return tensor.Failed(err)
+		return tensor.Failed(refuse.Named(op, err))
 	}
 	return out[0].(*tensor.Tensor)
 }

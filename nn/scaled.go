@@ -57,7 +57,7 @@ func ScaledMM(a, b *tensor.Tensor, scaleA, scaleB []Scaling, opts ...tensor.Opti
 	if err != nil {
 		return tensor.Failed(err)
 	}
-	return call("aten::_scaled_mm_v2", a, b, s[0], s[1], s[2], s[3], s[4], s[5], bias, out, []int{}, false)
+	return call(op, "aten::_scaled_mm_v2", a, b, s[0], s[1], s[2], s[3], s[4], s[5], bias, out, []int{}, false)
 }
 
 // ScaledGroupedMM returns the products of groups as [GroupedMM] does, of matrices with scales as in [ScaledMM], in bfloat16. CUDA
@@ -77,7 +77,7 @@ func ScaledGroupedMM(a, b, offs *tensor.Tensor, scaleA, scaleB []Scaling, opts .
 	if err != nil {
 		return tensor.Failed(err)
 	}
-	return call("aten::_scaled_grouped_mm_v2", a, b, s[0], s[1], s[2], s[3], s[4], s[5], end, bias, out, []int{}, false)
+	return call(op, "aten::_scaled_grouped_mm_v2", a, b, s[0], s[1], s[2], s[3], s[4], s[5], end, bias, out, []int{}, false)
 }
 
 // GroupedMM returns the products of groups, such as the tokens of each expert with its weights. offs (g), int32, are the ends of the
@@ -97,7 +97,7 @@ func GroupedMM(a, b, offs *tensor.Tensor) *tensor.Tensor {
 	if bad != nil {
 		return bad
 	}
-	return call("aten::_grouped_mm", a, b, end, nil, nil)
+	return call("GroupedMM", "aten::_grouped_mm", a, b, end, nil, nil)
 }
 
 // groups returns offs as an argument, or a failed tensor if the ends of the groups are not in the matrices.

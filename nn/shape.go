@@ -378,7 +378,7 @@ func (u *Upsample) resize(op string, x *tensor.Tensor, antiAlias bool) *tensor.T
 	// The operators with an underscore take the same checked arguments as those without.
 	out, err := tensor.CallUnchecked(name, append(args, factors)...)
 	if err != nil {
-		return tensor.Failed(err)
+		return tensor.Failed(refuse.Named(op, err))
 	}
 	return out[0].(*tensor.Tensor)
 }

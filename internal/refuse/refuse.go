@@ -44,3 +44,14 @@ func Unusable(op, what string, t *tensor.Tensor) error {
 	}
 	return err
 }
+
+// Named attributes the error of an operator that op called to op.
+func Named(op string, err error) error {
+	var e *tensor.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	named := *e
+	named.Op = op
+	return &named
+}

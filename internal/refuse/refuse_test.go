@@ -36,6 +36,10 @@ func TestErrorsNameTheUsersCall(t *testing.T) {
 			"SGD":              second(optim.NewSGD([]*tensor.Tensor{released}, 0.1)),
 			"NewTensorDataset": second(data.NewTensorDataset(released)),
 			"Save":             checkpoint.Save(filepath.Join(t.TempDir(), "x"), map[string]*tensor.Tensor{"x": released}, nil),
+			"Normalize":        nn.Normalize(x, 2, 5, 1e-12).Err(),
+			"GumbelSoftmax":    nn.GumbelSoftmax(x, 1, false, 5).Err(),
+			"MaxUnpool3d":      nn.NewMaxUnpool3d(2).Forward(tensor.Ones([]int{1, 1, 1, 1}), tensor.Ones([]int{1, 1, 1, 1})).Err(),
+			"GroupedMM":        nn.GroupedMM(x.To(tensor.Int32), x.To(tensor.Int32), nil).Err(),
 			"Index":            x.Index("[0]", []bool{true}).Err(),
 			"SetIndex":         x.Detach().SetIndex(0, tensor.Ones([]int{7})),
 			"RegisterHook": func() error {
