@@ -27,16 +27,72 @@ func NLLLoss(logProbs, targets *tensor.Tensor, opts ...tensor.Option) *tensor.Te
 	return logProbs.NLLLoss(targets, opts...)
 }
 
-// MSELoss returns the mean of (x-target)². Both have the same shape. Options: a tensor.Reduction. PyTorch:
+// MSELoss returns the mean of (x-target)². Both have the same shape. With a tensor.Weight of this shape, the mean is that
+// of the weighted squares, divided by the sum of the weights. Options: a tensor.Reduction, tensor.Weight. PyTorch:
 // torch.nn.functional.mse_loss.
 func MSELoss(x, target *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
-	return x.MSELoss(target, opts...)
+	weight, rest := weightOf(opts)
+	if weight == nil {
+		return x.MSELoss(target, rest...)
+	}
+	return weighted("MSELoss", x, target, weight, (*tensor.Tensor).MSELoss, rest)
 }
 
-// L1Loss returns the mean of |x-target|. Both have the same shape. Options: a tensor.Reduction. PyTorch:
+// L1Loss returns the mean of |x-target|. Both have the same shape. With a tensor.Weight of this shape, the mean is that of
+// the weighted differences, divided by the sum of the weights. Options: a tensor.Reduction, tensor.Weight. PyTorch:
 // torch.nn.functional.l1_loss.
 func L1Loss(x, target *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
-	return x.L1Loss(target, opts...)
+	weight, rest := weightOf(opts)
+	if weight == nil {
+		return x.L1Loss(target, rest...)
+	}
+	return weighted("L1Loss", x, target, weight, (*tensor.Tensor).L1Loss, rest)
+}
+
+// weightOf returns the tensor of the last option tensor.Weight, or nil, and the other options.
+func weightOf(opts []tensor.Option) (weight *tensor.Tensor, rest []tensor.Option) {
+	for _, o := range opts {
+		if name, value := tensor.OptionValue(o); name == "Weight" {
+			weight, _ = value.(*tensor.Tensor)
+			continue
+		}
+		rest = append(rest, o)
+	}
+	return weight, rest
+}
+
+// weighted returns the loss f of the elements times weight, reduced.
+func weighted(op string, x, target, weight *tensor.Tensor, f func(x, target *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor, opts []tensor.Option) *tensor.Tensor {
+	if bad := firstUnusable(op, x, target, weight); bad != nil {
+		return bad
+	}
+	if a, b := x.Shape(), weight.Shape(); !slices.Equal(a, b) {
+		return refuse.Tensor(op, tensor.ErrArgument, "x and Weight must have one shape, got %v and %v", a, b)
+	}
+	reduction := tensor.ReduceMean
+	for _, o := range opts {
+		if r, ok := o.(tensor.Reduction); ok {
+			reduction = r
+		}
+	}
+	if err := reductionError(op, reduction); err != nil {
+		return tensor.Failed(err)
+	}
+	return tidyAs(op, func(*tensor.Scope) *tensor.Tensor {
+		losses := f(x, target, append(opts, tensor.ReduceNone)...)
+		loss := after(losses.Mul(weight), losses)
+		switch {
+		case reduction == tensor.ReduceNone:
+			return loss
+		case reduction == tensor.ReduceMean && op == "HuberLoss":
+			return loss.Mean() // not divided by the weights, as in PyTorch
+		}
+		sum := after(loss.Sum(), loss)
+		if reduction == tensor.ReduceSum {
+			return sum
+		}
+		return sum.Div(weight.Sum())
+	})
 }
 
 // SmoothL1Loss returns the mean of the smooth L1 loss: quadratic where |x-target| is below tensor.Beta (1 by default)
@@ -66,10 +122,15 @@ func KLDivLoss(logProbs, targets *tensor.Tensor, opts ...tensor.Option) *tensor.
 }
 
 // HuberLoss returns the mean of the Huber loss: (x-target)²/2 where |x-target| is below tensor.Delta (1 by default) and
-// Delta*(|x-target|-Delta/2) above. Both have the same shape. Options: tensor.Delta, a tensor.Reduction. PyTorch:
-// torch.nn.functional.huber_loss.
+// Delta*(|x-target|-Delta/2) above. Both have the same shape. A tensor.Weight of this shape multiplies the losses of the
+// elements; the mean is divided by their number, not by the weights. Options: tensor.Delta, a tensor.Reduction,
+// tensor.Weight. PyTorch: torch.nn.functional.huber_loss.
 func HuberLoss(x, target *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
-	return x.HuberLoss(target, opts...)
+	weight, rest := weightOf(opts)
+	if weight == nil {
+		return x.HuberLoss(target, rest...)
+	}
+	return weighted("HuberLoss", x, target, weight, (*tensor.Tensor).HuberLoss, rest)
 }
 
 // PoissonNLLLoss returns the negative log likelihood of targets under Poisson distributions whose means are exp(x), or x

@@ -444,7 +444,7 @@ func TestUnknownReductions(t *testing.T) {
 		for _, r := range []tensor.Reduction{-1, 3} {
 			for name, y := range map[string]*tensor.Tensor{
 				"GaussianNLLLoss": nn.GaussianNLLLoss(x, x, x, r), "CrossEntropy": nn.CrossEntropy(x, classes, r),
-				"LinearCrossEntropy": nn.LinearCrossEntropy(x, x, nil, classes, 0, r), "in rows": nn.LinearCrossEntropy(x, x, nil, classes, 2, r),
+				"MSELoss": nn.MSELoss(x, x, tensor.Weight(x), r), "LinearCrossEntropy": nn.LinearCrossEntropy(x, x, nil, classes, 0, r), "in rows": nn.LinearCrossEntropy(x, x, nil, classes, 2, r),
 			} {
 				says := fmt.Sprintf("reduction %d does not exist", r)
 				if err := y.Err(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), says) {
@@ -455,6 +455,34 @@ func TestUnknownReductions(t *testing.T) {
 		return nil
 	}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestWeightsFit tests that the losses of elements refuse weights of another shape, and take a nil Weight for none.
+func TestWeightsFit(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x, y := tensor.Zeros([]int{4, 3}), tensor.Full([]int{4, 3}, 2)
+		released := tensor.Ones([]int{4, 3})
+		released.Release()
+		for op, loss := range map[string]func(x, target *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor{"MSELoss": nn.MSELoss, "L1Loss": nn.L1Loss, "HuberLoss": nn.HuberLoss} {
+			for what, bad := range map[string]*tensor.Tensor{
+				"another shape": loss(x, y, tensor.Weight(tensor.Ones([]int{3}))), "a target": loss(x, tensor.Ones([]int{3}), tensor.Weight(x)), "no target": loss(x, nil, tensor.Weight(x)),
+				"a released weight": loss(x, y, tensor.Weight(released)), "another option": loss(x, y, tensor.Weight(x), tensor.Margin(1)), "a nil option": loss(x, y, tensor.Weight(x), nil),
+			} {
+				var e *tensor.Error
+				if err := bad.Err(); !errors.As(err, &e) || e.Op != op {
+					t.Errorf("%s of %s: %v", op, what, err)
+				}
+			}
+			if same, err := loss(x, y, tensor.Weight(nil)).Equal(loss(x, y)); err != nil || !same {
+				t.Errorf("%s: a nil Weight: %v", op, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -47,6 +47,13 @@ func inRows(m any, x []*tensor.Tensor) []*tensor.Tensor {
 	return pairOf(m, x)
 }
 
+// weightedOf computes a loss of x, targets and weights.
+func weightedOf(loss func(x, target *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor, opts ...tensor.Option) torchModule {
+	return torchModule{func() any { return &nn.Identity{} }, func(_ any, x []*tensor.Tensor) []*tensor.Tensor {
+		return tensors(loss(x[0], x[1], append([]tensor.Option{tensor.Weight(x[2])}, opts...)...))
+	}}
+}
+
 func init() {
 	for name, c := range map[string]torchModule{
 		"weight_norm":       {make: func() any { return nn.WeightNorm(nn.NewLinear(3, 4), "weight") }},
@@ -138,6 +145,15 @@ func init() {
 			defer w.Release()
 			return nn.NewLinearCrossEntropyLoss(4, 3, []nn.Option{nn.HeadBias()}, tensor.Weight(w), tensor.IgnoreIndex(1), tensor.LabelSmoothing(0.1))
 		}, inRows},
+		"mse_loss_weight_none":                 weightedOf(nn.MSELoss, tensor.ReduceNone),
+		"mse_loss_weight_mean":                 weightedOf(nn.MSELoss),
+		"mse_loss_weight_sum":                  weightedOf(nn.MSELoss, tensor.ReduceSum),
+		"l1_loss_weight_none":                  weightedOf(nn.L1Loss, tensor.ReduceNone),
+		"l1_loss_weight_mean":                  weightedOf(nn.L1Loss, tensor.ReduceMean),
+		"l1_loss_weight_sum":                   weightedOf(nn.L1Loss, tensor.ReduceSum),
+		"huber_loss_weight_none":               weightedOf(nn.HuberLoss, tensor.Delta(0.7), tensor.ReduceNone),
+		"huber_loss_weight_mean":               weightedOf(nn.HuberLoss, tensor.Delta(0.7)),
+		"huber_loss_weight_sum":                weightedOf(nn.HuberLoss, tensor.ReduceSum, tensor.Delta(0.7)),
 		"LinearCrossEntropyLoss_sum":           {func() any { return nn.NewLinearCrossEntropyLoss(4, 3, nil, tensor.ReduceSum) }, inRows},
 		"LinearCrossEntropyLoss_probabilities": {func() any { return nn.NewLinearCrossEntropyLoss(4, 3, nil, tensor.LabelSmoothing(0.1)) }, inRows},
 		"RotaryEmbedding":                      {make: func() any { return nn.NewRotaryEmbedding(4) }},

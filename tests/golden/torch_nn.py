@@ -535,6 +535,13 @@ case("LoRALinear_trained", lambda: trained(LoRALinear(4, 3, 2, 6, 0.3)), "n:5,4"
 case("Int8Linear", lambda: Int8Linear(4, 3), "n:5,4")
 
 
+# Weights of elements.
+for name, f, options in (("mse_loss", nn.functional.mse_loss, {}), ("l1_loss", nn.functional.l1_loss, {}), ("huber_loss", nn.functional.huber_loss, {"delta": 0.7})):
+    for reduction in ("none", "mean", "sum"):
+        case(f"{name}_weight_{reduction}", nn.Identity, "n:4,3", "n:4,3", "u:4,3",
+             call=lambda m, x, t, w, f=f, options=options, reduction=reduction: f(x, t, weight=w, reduction=reduction, **options))
+
+
 def main():
     data = {name: run(i, *c) for i, (name, c) in enumerate(CASES.items())}
     with open(os.path.join(here, "torch_nn.json"), "w") as out:
