@@ -170,7 +170,7 @@ func (a *AdaptiveLogSoftmaxWithLoss) Predict(x *tensor.Tensor) *tensor.Tensor {
 }
 
 // LinearCrossEntropy returns CrossEntropy of the logits x weight^T + bias for x (N, in) or (in), weight (C, in) and bias (C) or
-// nil. With rows above 0 it computes the loss of so many rows of x at a time, and again in the backward pass, so that the
+// nil. For x (N, in), weight may be (C, d1, ..., in) and bias (C, d1, ...); the logits are then (N, C, d1, ...). With rows above 0 it computes the loss of so many rows of x at a time, and again in the backward pass, so that the
 // logits of all rows never exist at once: with many classes they are the largest tensor of a model. Targets and options are
 // those of CrossEntropy; tensor.ReduceNone needs rows 0, and a tensor.Weight must live until the backward pass. PyTorch:
 // torch.nn.functional.linear_cross_entropy, whose LinearCrossEntropyOptions choose the chunks.
@@ -182,14 +182,28 @@ func LinearCrossEntropy(x, weight, bias, targets *tensor.Tensor, rows int, opts 
 	if err := acceptable(op, opts, []string{"Reduction", "Weight", "IgnoreIndex", "LabelSmoothing"}); err != nil {
 		return tensor.Failed(err)
 	}
-	if d := x.Dim(); d < 1 || d > 2 || weight.Dim() != 2 || x.Size(-1) != weight.Size(1) {
-		return refuse.Tensor(op, tensor.ErrArgument, "x must be (N, in) or (in) and weight (C, in), got %v and %v", x.Shape(), weight.Shape())
+	shape := weight.Shape()
+	out := shape[:max(len(shape)-1, 0)] // C, d1, ...
+	if d := x.Dim(); d < 1 || d > 2 || len(out) < 1 || len(out) > 1 && d == 1 || x.Size(-1) != shape[len(out)] {
+		return refuse.Tensor(op, tensor.ErrArgument, "x must be (N, in) or (in) and weight (C, in), or (C, d1, ..., in) for x (N, in), got %v and %v", x.Shape(), shape)
+	}
+	if bias != nil && !slices.Equal(bias.Shape(), out) {
+		return refuse.Tensor(op, tensor.ErrArgument, "bias must have shape %v, got %v", out, bias.Shape())
+	}
+	logits := func(x, weight, bias *tensor.Tensor) *tensor.Tensor {
+		if len(out) == 1 {
+			return x.Linear(weight, bias)
+		}
+		if bias != nil {
+			bias = bias.Flatten()
+		}
+		return x.Linear(weight.Flatten(tensor.EndDim(-2)), bias).Reshape(append([]int{x.Size(0)}, out...)...)
 	}
 	if rows < 0 {
 		return refuse.Tensor(op, tensor.ErrArgument, "rows must be at least 0, got %d", rows)
 	}
 	if rows == 0 || x.Dim() == 1 || x.Size(0) <= rows {
-		return tidy(func(*tensor.Scope) *tensor.Tensor { return x.Linear(weight, bias).CrossEntropy(targets, opts...) })
+		return tidy(func(*tensor.Scope) *tensor.Tensor { return logits(x, weight, bias).CrossEntropy(targets, opts...) })
 	}
 	if d := targets.Dim(); d < 1 || targets.Size(0) != x.Size(0) {
 		return refuse.Tensor(op, tensor.ErrArgument, "targets must have %d rows as x has, got shape %v", x.Size(0), targets.Shape())
@@ -221,7 +235,7 @@ func LinearCrossEntropy(x, weight, bias, targets *tensor.Tensor, rows int, opts 
 		for at := 0; at < x.Size(0); at += rows {
 			n := min(rows, x.Size(0)-at)
 			part := autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
-				return in[0].Linear(in[1], append(in[3:], nil)[0]).CrossEntropy(in[2], sum...)
+				return logits(in[0], in[1], append(in[3:], nil)[0]).CrossEntropy(in[2], sum...)
 			}, append([]*tensor.Tensor{x.Narrow(0, at, n), weight, targets.Narrow(0, at, n)}, tensorsOf(bias)...)...)
 			if total == nil {
 				total = part
@@ -236,13 +250,13 @@ func LinearCrossEntropy(x, weight, bias, targets *tensor.Tensor, rows int, opts 
 		case reduction != tensor.ReduceMean:
 			return total
 		case targets.DType().IsFloat():
-			return total.Div(x.Size(0))
+			return total.Div(x.Size(0) * product(out[1:]))
 		}
 		kept := targets.Ne(ignore)
 		if class == nil {
 			return total.Div(kept.Sum())
 		}
-		return total.Div(class.Detach().IndexSelect(0, targets.Mul(kept)).Mul(kept).Sum())
+		return total.Div(class.Detach().IndexSelect(0, targets.Mul(kept).Flatten()).Mul(kept.Flatten()).Sum())
 	})
 }
 

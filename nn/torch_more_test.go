@@ -47,6 +47,16 @@ func inRows(m any, x []*tensor.Tensor) []*tensor.Tensor {
 	return pairOf(m, x)
 }
 
+// linearOf computes a LinearCrossEntropy of x, a weight, a bias if there is one, and targets.
+func linearOf(rows int, bias bool) torchModule {
+	return torchModule{func() any { return &nn.Identity{} }, func(_ any, x []*tensor.Tensor) []*tensor.Tensor {
+		if !bias {
+			return tensors(nn.LinearCrossEntropy(x[0], x[1], nil, x[2].Detach(), rows))
+		}
+		return tensors(nn.LinearCrossEntropy(x[0], x[1], x[2], x[3], rows, tensor.Weight(lossWeight()), tensor.IgnoreIndex(1)))
+	}}
+}
+
 // weightedOf computes a loss of x, targets and weights.
 func weightedOf(loss func(x, target *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor, opts ...tensor.Option) torchModule {
 	return torchModule{func() any { return &nn.Identity{} }, func(_ any, x []*tensor.Tensor) []*tensor.Tensor {
@@ -145,18 +155,22 @@ func init() {
 			defer w.Release()
 			return nn.NewLinearCrossEntropyLoss(4, 3, []nn.Option{nn.HeadBias()}, tensor.Weight(w), tensor.IgnoreIndex(1), tensor.LabelSmoothing(0.1))
 		}, inRows},
-		"mse_loss_weight_none":                 weightedOf(nn.MSELoss, tensor.ReduceNone),
-		"mse_loss_weight_mean":                 weightedOf(nn.MSELoss),
-		"mse_loss_weight_sum":                  weightedOf(nn.MSELoss, tensor.ReduceSum),
-		"l1_loss_weight_none":                  weightedOf(nn.L1Loss, tensor.ReduceNone),
-		"l1_loss_weight_mean":                  weightedOf(nn.L1Loss, tensor.ReduceMean),
-		"l1_loss_weight_sum":                   weightedOf(nn.L1Loss, tensor.ReduceSum),
-		"huber_loss_weight_none":               weightedOf(nn.HuberLoss, tensor.Delta(0.7), tensor.ReduceNone),
-		"huber_loss_weight_mean":               weightedOf(nn.HuberLoss, tensor.Delta(0.7)),
-		"huber_loss_weight_sum":                weightedOf(nn.HuberLoss, tensor.ReduceSum, tensor.Delta(0.7)),
-		"LinearCrossEntropyLoss_sum":           {func() any { return nn.NewLinearCrossEntropyLoss(4, 3, nil, tensor.ReduceSum) }, inRows},
-		"LinearCrossEntropyLoss_probabilities": {func() any { return nn.NewLinearCrossEntropyLoss(4, 3, nil, tensor.LabelSmoothing(0.1)) }, inRows},
-		"RotaryEmbedding":                      {make: func() any { return nn.NewRotaryEmbedding(4) }},
+		"linear_cross_entropy_dims":                    linearOf(0, true),
+		"linear_cross_entropy_dims_rows":               linearOf(2, true),
+		"linear_cross_entropy_dims_probabilities":      linearOf(0, false),
+		"linear_cross_entropy_dims_probabilities_rows": linearOf(2, false),
+		"mse_loss_weight_none":                         weightedOf(nn.MSELoss, tensor.ReduceNone),
+		"mse_loss_weight_mean":                         weightedOf(nn.MSELoss),
+		"mse_loss_weight_sum":                          weightedOf(nn.MSELoss, tensor.ReduceSum),
+		"l1_loss_weight_none":                          weightedOf(nn.L1Loss, tensor.ReduceNone),
+		"l1_loss_weight_mean":                          weightedOf(nn.L1Loss, tensor.ReduceMean),
+		"l1_loss_weight_sum":                           weightedOf(nn.L1Loss, tensor.ReduceSum),
+		"huber_loss_weight_none":                       weightedOf(nn.HuberLoss, tensor.Delta(0.7), tensor.ReduceNone),
+		"huber_loss_weight_mean":                       weightedOf(nn.HuberLoss, tensor.Delta(0.7)),
+		"huber_loss_weight_sum":                        weightedOf(nn.HuberLoss, tensor.ReduceSum, tensor.Delta(0.7)),
+		"LinearCrossEntropyLoss_sum":                   {func() any { return nn.NewLinearCrossEntropyLoss(4, 3, nil, tensor.ReduceSum) }, inRows},
+		"LinearCrossEntropyLoss_probabilities":         {func() any { return nn.NewLinearCrossEntropyLoss(4, 3, nil, tensor.LabelSmoothing(0.1)) }, inRows},
+		"RotaryEmbedding":                              {make: func() any { return nn.NewRotaryEmbedding(4) }},
 		"RotaryEmbedding_part": {func() any { return nn.NewRotaryEmbedding(4, nn.Base(500)) }, func(m any, x []*tensor.Tensor) []*tensor.Tensor {
 			return tensors(m.(*nn.RotaryEmbedding).ForwardFrom(x[0], 5))
 		}},

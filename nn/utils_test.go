@@ -997,8 +997,10 @@ func TestLoRA(t *testing.T) {
 			"rows": nn.LinearCrossEntropy(x, base.Weight, nil, x, -1).Err(), "a weight": nn.NewLinearCrossEntropyLoss(4, 3, nil, tensor.Weight(x)).Err(),
 			"a smoothing below 0": nn.NewLinearCrossEntropyLoss(4, 3, nil, tensor.LabelSmoothing(-1)).Err(),
 			"a smoothing above 1": nn.NewLinearCrossEntropyLoss(4, 3, nil, tensor.LabelSmoothing(2)).Err(),
-			"a reduction": nn.LinearCrossEntropy(x, tensor.Ones([]int{3, 4}), nil, tensor.Zeros([]int{5}, tensor.Int64), 2, tensor.ReduceNone).Err(),
-			"targets":     nn.LinearCrossEntropy(x, tensor.Ones([]int{3, 4}), nil, tensor.Zeros([]int{2}, tensor.Int64), 2).Err(),
+			"a bias":              nn.LinearCrossEntropy(x, tensor.Ones([]int{3, 2, 4}), tensor.Ones([]int{6}), tensor.Zeros([]int{5, 2}, tensor.Int64), 0).Err(),
+			"no rows":             nn.LinearCrossEntropy(tensor.Ones([]int{4}), tensor.Ones([]int{3, 2, 4}), nil, tensor.Zeros([]int{2}, tensor.Int64), 0).Err(),
+			"a reduction":         nn.LinearCrossEntropy(x, tensor.Ones([]int{3, 4}), nil, tensor.Zeros([]int{5}, tensor.Int64), 2, tensor.ReduceNone).Err(),
+			"targets":             nn.LinearCrossEntropy(x, tensor.Ones([]int{3, 4}), nil, tensor.Zeros([]int{2}, tensor.Int64), 2).Err(),
 		} {
 			if err == nil {
 				t.Errorf("%s: no error", what)

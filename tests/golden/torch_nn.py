@@ -535,11 +535,16 @@ case("LoRALinear_trained", lambda: trained(LoRALinear(4, 3, 2, 6, 0.3)), "n:5,4"
 case("Int8Linear", lambda: Int8Linear(4, 3), "n:5,4")
 
 
-# Weights of elements.
+# Weights of elements, and outputs of several dimensions.
 for name, f, options in (("mse_loss", nn.functional.mse_loss, {}), ("l1_loss", nn.functional.l1_loss, {}), ("huber_loss", nn.functional.huber_loss, {"delta": 0.7})):
     for reduction in ("none", "mean", "sum"):
         case(f"{name}_weight_{reduction}", nn.Identity, "n:4,3", "n:4,3", "u:4,3",
              call=lambda m, x, t, w, f=f, options=options, reduction=reduction: f(x, t, weight=w, reduction=reduction, **options))
+for rows in ("", "_rows"):
+    case("linear_cross_entropy_dims" + rows, nn.Identity, "n:5,4", "n:3,2,4", "n:3,2", "i:3:5,2",
+         call=lambda m, x, w, b, t: nn.functional.linear_cross_entropy(x, w, t, linear_bias=b, weight=W, ignore_index=1))
+    case("linear_cross_entropy_dims_probabilities" + rows, nn.Identity, "n:5,4", "n:3,2,4", "u:5,3,2",
+         call=lambda m, x, w, t: nn.functional.linear_cross_entropy(x, w, t.detach()))
 
 
 def main():
