@@ -253,6 +253,9 @@ func (p *unpool) forward(op string, dims int, x, indices *tensor.Tensor, size []
 		full[i] = (in[i]-1)*p.Stride[i] + p.Kernel[i] - 2*p.Padding[i]
 	}
 	if len(size) != 0 {
+		if n := len(size); n == dims+2 || n == len(shape) { // the shape of the pool's input
+			size = size[n-dims:]
+		}
 		if len(size) != dims {
 			return refuse.Tensor(op, tensor.ErrArgument, "the output size needs %d numbers, got %v", dims, size)
 		}
@@ -639,7 +642,7 @@ func NewMaxUnpool1d(kernel int, opts ...Option) *MaxUnpool1d {
 func (p *MaxUnpool1d) Err() error { return (*unpool)(p).failure("MaxUnpool1d") }
 
 // Forward puts x back to the places indices, both of MaxPool1d.ForwardIndices. Several inputs of MaxPool1d have outputs of
-// one size; size, if given, says which size the result has (output_size=).
+// one size; size, if given, says which size the result has (output_size=): of the last dimensions, or of all.
 func (p *MaxUnpool1d) Forward(x, indices *tensor.Tensor, size ...int) *tensor.Tensor {
 	return (*unpool)(p).forward("MaxUnpool1d", 1, x, indices, append([]int{}, size...))
 }
@@ -658,7 +661,7 @@ func NewMaxUnpool2d(kernel int, opts ...Option) *MaxUnpool2d {
 func (p *MaxUnpool2d) Err() error { return (*unpool)(p).failure("MaxUnpool2d") }
 
 // Forward puts x back to the places indices, both of MaxPool2d.ForwardIndices. Several inputs of MaxPool2d have outputs of
-// one size; size, if given, says which size the result has (output_size=).
+// one size; size, if given, says which size the result has (output_size=): of the last dimensions, or of all.
 func (p *MaxUnpool2d) Forward(x, indices *tensor.Tensor, size ...int) *tensor.Tensor {
 	return (*unpool)(p).forward("MaxUnpool2d", 2, x, indices, append([]int{}, size...))
 }
@@ -677,7 +680,7 @@ func NewMaxUnpool3d(kernel int, opts ...Option) *MaxUnpool3d {
 func (p *MaxUnpool3d) Err() error { return (*unpool)(p).failure("MaxUnpool3d") }
 
 // Forward puts x back to the places indices, both of MaxPool3d.ForwardIndices. Several inputs of MaxPool3d have outputs of
-// one size; size, if given, says which size the result has (output_size=).
+// one size; size, if given, says which size the result has (output_size=): of the last dimensions, or of all.
 func (p *MaxUnpool3d) Forward(x, indices *tensor.Tensor, size ...int) *tensor.Tensor {
 	return (*unpool)(p).forward("MaxUnpool3d", 3, x, indices, append([]int{}, size...))
 }

@@ -168,9 +168,13 @@ func init() {
 		"huber_loss_weight_none":                       weightedOf(nn.HuberLoss, tensor.Delta(0.7), tensor.ReduceNone),
 		"huber_loss_weight_mean":                       weightedOf(nn.HuberLoss, tensor.Delta(0.7)),
 		"huber_loss_weight_sum":                        weightedOf(nn.HuberLoss, tensor.ReduceSum, tensor.Delta(0.7)),
-		"LinearCrossEntropyLoss_sum":                   {func() any { return nn.NewLinearCrossEntropyLoss(4, 3, nil, tensor.ReduceSum) }, inRows},
-		"LinearCrossEntropyLoss_probabilities":         {func() any { return nn.NewLinearCrossEntropyLoss(4, 3, nil, tensor.LabelSmoothing(0.1)) }, inRows},
-		"RotaryEmbedding":                              {make: func() any { return nn.NewRotaryEmbedding(4) }},
+		"MaxUnpool2d_shape": {func() any { return nn.NewMaxUnpool2d(2) }, func(m any, x []*tensor.Tensor) []*tensor.Tensor {
+			y := withIndices(nn.NewMaxPool2d(2), x)
+			return tensors(m.(*nn.MaxUnpool2d).Forward(y[0], y[1], x[0].Shape()...))
+		}},
+		"LinearCrossEntropyLoss_sum":           {func() any { return nn.NewLinearCrossEntropyLoss(4, 3, nil, tensor.ReduceSum) }, inRows},
+		"LinearCrossEntropyLoss_probabilities": {func() any { return nn.NewLinearCrossEntropyLoss(4, 3, nil, tensor.LabelSmoothing(0.1)) }, inRows},
+		"RotaryEmbedding":                      {make: func() any { return nn.NewRotaryEmbedding(4) }},
 		"RotaryEmbedding_part": {func() any { return nn.NewRotaryEmbedding(4, nn.Base(500)) }, func(m any, x []*tensor.Tensor) []*tensor.Tensor {
 			return tensors(m.(*nn.RotaryEmbedding).ForwardFrom(x[0], 5))
 		}},

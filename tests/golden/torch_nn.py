@@ -535,7 +535,7 @@ case("LoRALinear_trained", lambda: trained(LoRALinear(4, 3, 2, 6, 0.3)), "n:5,4"
 case("Int8Linear", lambda: Int8Linear(4, 3), "n:5,4")
 
 
-# Weights of elements, and outputs of several dimensions.
+# Weights of elements, outputs of several dimensions, and the shape of a pool's input.
 for name, f, options in (("mse_loss", nn.functional.mse_loss, {}), ("l1_loss", nn.functional.l1_loss, {}), ("huber_loss", nn.functional.huber_loss, {"delta": 0.7})):
     for reduction in ("none", "mean", "sum"):
         case(f"{name}_weight_{reduction}", nn.Identity, "n:4,3", "n:4,3", "u:4,3",
@@ -545,6 +545,8 @@ for rows in ("", "_rows"):
          call=lambda m, x, w, b, t: nn.functional.linear_cross_entropy(x, w, t, linear_bias=b, weight=W, ignore_index=1))
     case("linear_cross_entropy_dims_probabilities" + rows, nn.Identity, "n:5,4", "n:3,2,4", "u:5,3,2",
          call=lambda m, x, w, t: nn.functional.linear_cross_entropy(x, w, t.detach()))
+case("MaxUnpool2d_shape", lambda: nn.MaxUnpool2d(2), "n:2,3,6,5",
+     call=lambda m, x: m(*nn.functional.max_pool2d(x, 2, return_indices=True), output_size=x.size()))
 
 
 def main():
