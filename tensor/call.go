@@ -807,8 +807,8 @@ func (c *call) functional() {
 			c.n-- // Beta
 		}
 	case &opEmbeddingBag:
-		if c.number64(3, 0) != 0 && c.number64(4, 0) == 2 {
-			c.refuse(ErrArgument, "ScaleGradByFreq excludes mode 2, the maximum")
+		if (c.number64(3, 0) != 0 || c.number64(5, 0) != 0) && c.number64(4, 0) == 2 {
+			c.refuse(ErrArgument, "mode 2, the maximum, excludes ScaleGradByFreq and Sparse")
 		}
 	case &opTripletMarginLoss:
 		if margin := c.number64(3, 1); !(margin > 0) {

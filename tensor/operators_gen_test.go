@@ -812,6 +812,7 @@ var optionsByName = map[string]any{
 	"sorted":              Sorted,
 	"sorter":              Sorter,
 	"spacing":             Spacing,
+	"sparse":              Sparse,
 	"start":               Start,
 	"start_dim":           StartDim,
 	"step":                Step,

@@ -30,12 +30,13 @@ func ScaledDotProductAttention(query *Tensor, key *Tensor, value *Tensor, opts .
 	return c.one()
 }
 
-var opEmbedding = op{name: "aten::embedding", overload: "", goName: "Embedding", inPlace: false, args: []argSpec{{"weight", kindTensor, keyNone, false}, {"indices", kindTensor, keyNone, false}, {"padding_idx", kindInt, keyPaddingIdx, false}, {"scale_grad_by_freq", kindBool, keyScaleGradByFreq, false}, {"sparse", kindBool, keyNone, false}}}
+var opEmbedding = op{name: "aten::embedding", overload: "", goName: "Embedding", inPlace: false, args: []argSpec{{"weight", kindTensor, keyNone, false}, {"indices", kindTensor, keyNone, false}, {"padding_idx", kindInt, keyPaddingIdx, false}, {"scale_grad_by_freq", kindBool, keyScaleGradByFreq, false}, {"sparse", kindBool, keySparse, false}}}
 
 // Embedding looks integer indices of any shape (*) up in weight (V, D), giving (*, D). PaddingIdx names a row
-// that gets no gradient; a negative one counts from the end. PyTorch: torch.nn.functional.embedding.
+// that gets no gradient; a negative one counts from the end. With Sparse the gradient of weight is sparse.
+// PyTorch: torch.nn.functional.embedding.
 //
-// Options: PaddingIdx, ScaleGradByFreq.
+// Options: PaddingIdx, ScaleGradByFreq, Sparse.
 //
 //	aten::embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False) -> Tensor
 func Embedding(weight *Tensor, indices *Tensor, opts ...Option) *Tensor {
@@ -46,18 +47,20 @@ func Embedding(weight *Tensor, indices *Tensor, opts ...Option) *Tensor {
 	c.tensor(1, indices)
 	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
 	return c.one()
 }
 
-var opEmbeddingBag = op{name: "aten::embedding_bag", overload: "", goName: "EmbeddingBag", inPlace: false, args: []argSpec{{"weight", kindTensor, keyNone, false}, {"indices", kindTensor, keyNone, false}, {"offsets", kindTensor, keyNone, false}, {"scale_grad_by_freq", kindBool, keyScaleGradByFreq, false}, {"mode", kindInt, keyNone, false}, {"sparse", kindBool, keyNone, false}, {"per_sample_weights", kindTensor, keyPerSampleWeights, true}, {"include_last_offset", kindBool, keyIncludeLastOffset, false}}}
+var opEmbeddingBag = op{name: "aten::embedding_bag", overload: "padding_idx", goName: "EmbeddingBag", inPlace: false, args: []argSpec{{"weight", kindTensor, keyNone, false}, {"indices", kindTensor, keyNone, false}, {"offsets", kindTensor, keyNone, false}, {"scale_grad_by_freq", kindBool, keyScaleGradByFreq, false}, {"mode", kindInt, keyNone, false}, {"sparse", kindBool, keySparse, false}, {"per_sample_weights", kindTensor, keyPerSampleWeights, true}, {"include_last_offset", kindBool, keyIncludeLastOffset, false}, {"padding_idx", kindInt, keyPaddingIdx, true}}}
 
 // EmbeddingBag looks the bags indices[offsets[i]:offsets[i+1]] up in weight (V, D) and reduces each by mode:
-// 0 sum, 1 mean, 2 max. It returns the result (B, D) and three bookkeeping tensors. PyTorch:
-// torch.nn.functional.embedding_bag.
+// 0 sum, 1 mean, 2 max. PaddingIdx names a row that no bag counts; a negative one counts from the end. With
+// Sparse the gradient of weight is sparse. It returns the result (B, D) and three bookkeeping tensors.
+// PyTorch: torch.nn.functional.embedding_bag.
 //
-// Options: ScaleGradByFreq, PerSampleWeights, IncludeLastOffset.
+// Options: ScaleGradByFreq, Sparse, PerSampleWeights, IncludeLastOffset, PaddingIdx.
 //
-//	aten::embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False) -> (Tensor, Tensor, Tensor, Tensor)
+//	aten::embedding_bag.padding_idx(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, bool include_last_offset, int? padding_idx) -> (Tensor, Tensor, Tensor, Tensor)
 func EmbeddingBag(weight *Tensor, indices *Tensor, offsets *Tensor, mode int, opts ...Option) (*Tensor, *Tensor, *Tensor, *Tensor) {
 	var c call
 	c.begin(&opEmbeddingBag)
@@ -65,11 +68,12 @@ func EmbeddingBag(weight *Tensor, indices *Tensor, offsets *Tensor, mode int, op
 	c.tensor(0, weight)
 	c.tensor(1, indices)
 	c.tensor(2, offsets)
-	c.option(3, opts, nil)
+	c.option(3, opts, false)
 	c.int(4, mode)
-	c.skip()
-	c.option(6, opts, nil)
-	c.option(7, opts, nil)
+	c.option(5, opts, false)
+	c.option(6, opts, none{})
+	c.option(7, opts, false)
+	c.option(8, opts, none{})
 	return c.four()
 }
 

@@ -139,6 +139,7 @@ const (
 	keySorted
 	keySorter
 	keySpacing
+	keySparse
 	keyStart
 	keyStartDim
 	keyStep
@@ -290,6 +291,7 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"Sorted",
 	"Sorter",
 	"Spacing",
+	"Sparse",
 	"Start",
 	"StartDim",
 	"Step",
@@ -607,7 +609,7 @@ func PadMode(v string) Option { return kwarg{keyPadMode, v} }
 // Padding is the keyword argument padding= (Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, and others).
 func Padding(v ...int) Option { return kwarg{keyPadding, v} }
 
-// PaddingIdx is the keyword argument padding_idx= (Embedding).
+// PaddingIdx is the keyword argument padding_idx= (Embedding, EmbeddingBag).
 func PaddingIdx(v int) Option { return kwarg{keyPaddingIdx, v} }
 
 // PaddingMode is the keyword argument padding_mode= (GridSampler).
@@ -693,6 +695,9 @@ func Sorter(v *Tensor) Option { return kwarg{keySorter, v} }
 
 // Spacing is the keyword argument spacing= (Gradient). v is a Go number; an int is passed as an integer, as in Python.
 func Spacing(v any) Option { return kwarg{keySpacing, v} }
+
+// Sparse is the keyword argument sparse= (Embedding, EmbeddingBag).
+func Sparse(on ...bool) Option { return kwarg{keySparse, options.On(on)} }
 
 // Start is the keyword argument start= (Slice, SliceScatter).
 func Start(v int) Option { return kwarg{keyStart, v} }

@@ -445,12 +445,42 @@ func TestEmbeddingBagRefuses(t *testing.T) {
 			return y.Err()
 		}
 		wantErr(t, "frequencies of maxima", bags(2, ScaleGradByFreq()), ErrArgument)
+		wantErr(t, "sparse maxima", bags(2, Sparse()), ErrArgument)
+		wantErr(t, "a padding beyond", bags(0, PaddingIdx(4)), ErrArgument)
 		wantErr(t, "weights of maxima", bags(2, PerSampleWeights(Ones([]int{3}))), ErrArgument)
 		wantErr(t, "weights of means", bags(1, PerSampleWeights(Ones([]int{3}))), ErrArgument)
 		wantErr(t, "other weights", bags(0, PerSampleWeights(Ones([]int{2}))), ErrArgument)
 		wantErr(t, "another mode", bags(3), ErrArgument)
 		if err := errors.Join(bags(0, ScaleGradByFreq()), bags(1, ScaleGradByFreq()), bags(2), bags(2, ScaleGradByFreq(false))); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestSparseGradientsOfRows tests that with Sparse the gradients of rows are sparse, with the values that they have without.
+func TestSparseGradientsOfRows(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		ids, offsets := FromSlice([]int64{0, 1, 3, 1}, []int{4}), FromSlice([]int64{0, 3}, []int{2})
+		for name, f := range map[string]func(rows *Tensor, opts ...Option) *Tensor{
+			"Embedding": func(rows *Tensor, opts ...Option) *Tensor { return Embedding(rows, ids, opts...) },
+			"EmbeddingBag": func(rows *Tensor, opts ...Option) *Tensor {
+				y, _, _, _ := EmbeddingBag(rows, ids, offsets, 0, opts...)
+				return y
+			},
+		} {
+			var grads []*Tensor
+			for _, on := range []bool{false, true} {
+				rows := Ones([]int{4, 2}).RequiresGrad_()
+				if err := f(rows, PaddingIdx(-4), Sparse(on)).Square().Sum().Backward(); err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				equal(t, name, rows.Grad().IsSparse(), on)
+				grads = append(grads, rows.Grad())
+			}
+			if same, err := grads[1].ToDense().Equal(grads[0]); err != nil || !same {
+				t.Errorf("%s: got %v, want %v, %v", name, grads[1], grads[0], err)
+			}
 		}
 	})
 }
