@@ -428,7 +428,8 @@ func (s *LogSoftmax) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return x.LogSoftmax(s.Dim)
 }
 
-// Softmin computes the softmax of -x along the dimension Dim. PyTorch: torch.nn.Softmin.
+// Softmin computes the softmax of -x along the dimension Dim. With another dtype it is x.Neg().Softmax(dim, dtype). PyTorch:
+// torch.nn.Softmin.
 type Softmin struct{ Dim int }
 
 // Forward returns the softmax of -x along Dim.

@@ -91,7 +91,7 @@ func ScaledGroupedMM(a, b, offs *tensor.Tensor, scaleA, scaleB []Scaling, opts .
 //
 // a and b are bfloat16, float16 or float32; CUDA has bfloat16. Each row, or column, takes a multiple of 16 bytes. Elements of the
 // result that belong to no group are undefined. On a CPU offs is checked; on CUDA the ends must increase and lie in the matrix.
-// PyTorch: torch.nn.functional.grouped_mm.
+// PyTorch: torch.nn.functional.grouped_mm, whose bias= libtorch refuses, and whose out_dtype= can only be the dtype of a.
 func GroupedMM(a, b, offs *tensor.Tensor) *tensor.Tensor {
 	end, bad := groups("GroupedMM", a, b, offs)
 	if bad != nil {
