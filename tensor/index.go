@@ -119,6 +119,9 @@ func (t *Tensor) SetIndex(idx any, value any) error {
 		return fail.Err()
 	}
 	defer x.release()
+	if layout := x.self.Layout(); layout != Strided && layout != layoutNested { // the parts of others are copies
+		return refused(op, ErrArgument, "cannot assign to a tensor of layout %v; convert it with ToDense first", layout)
+	}
 	v, isTensor := value.(*Tensor)
 	if isTensor {
 		if !v.pin() {

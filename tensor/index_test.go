@@ -231,6 +231,31 @@ func TestIndexErrors(t *testing.T) {
 	})
 }
 
+// TestSetIndexRefusesLayouts tests that an assignment to a tensor whose parts are copies is an error.
+func TestSetIndexRefusesLayouts(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := FromSlice([]float32{1, 0, 2, 3}, []int{2, 2})
+		for name, y := range map[string]*Tensor{
+			"COO": x.ToSparse(), "CSR": x.ToSparseCSR(), "CSC": x.ToSparseCSC(),
+			"BSR": x.ToSparseBSR([]int{1, 1}), "BSC": x.ToSparseBSC([]int{1, 1}), "oneDNN": one(t, "aten::to_mkldnn", x),
+		} {
+			for _, idx := range []any{0, []any{0, 1}, All, Ellipsis, []int{0}, true, false, FromScalar(0)} {
+				for _, value := range []any{7, Ones([]int{1})} {
+					if err := y.SetIndex(idx, value); !errors.Is(err, ErrArgument) || !strings.Contains(err.Error(), "cannot assign to a tensor of layout") {
+						t.Errorf("%s[%v] = %v: %v", name, idx, value, err)
+					}
+				}
+			}
+		}
+		n := nested(t, Float32, []int{2}, []int{3})
+		if err := n.SetIndex(0, 7); err != nil {
+			t.Errorf("a nested tensor: %v", err)
+		}
+		wantValues(t, "an element of a nested tensor", n.Select(0, 0), 7, 7)
+	})
+}
+
 // TestIndexGradient compares gradients through an index with PyTorch's.
 func TestIndexGradient(t *testing.T) {
 	begin(t)
