@@ -172,3 +172,25 @@ func TestScopesThatWereNotClosed(t *testing.T) {
 		t.Errorf("Close of a literal: %v", err)
 	}
 }
+
+// TestScopeOfManyUnreadErrors tests that the scope returns the last error when the program has read those before.
+func TestScopeOfManyUnreadErrors(t *testing.T) {
+	begin(t)
+	for _, n := range []int{1, rememberedErrors, rememberedErrors + 1, 3 * rememberedErrors} {
+		err := WithScope(func() error {
+			var failed []*Tensor
+			for range n {
+				failed = append(failed, Zeros([]int{3}).Add(Ones([]int{4})))
+			}
+			_ = Zeros([]int{3}).Mul(Ones([]int{4}))
+			for _, x := range failed {
+				_ = x.Err()
+			}
+			return nil
+		})
+		var e *Error
+		if !errors.As(err, &e) || e.Op != "Mul" {
+			t.Errorf("after %d errors that were read: %v, want the error of Mul", n, err)
+		}
+	}
+}

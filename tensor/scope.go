@@ -349,11 +349,13 @@ func (s *Scope) remember(f *failure) {
 	}
 	if len(s.errs) < rememberedErrors {
 		s.errs = append(s.errs, f)
+	} else {
+		s.errs[rememberedErrors-1] = f
 	}
 	s.mu.Unlock()
 }
 
-// rememberedErrors limits how many unread errors a scope keeps; Close returns the first.
+// rememberedErrors limits how many unread errors a scope keeps: the first ones and the last. Close returns the first.
 const rememberedErrors = 16
 
 // Len returns the number of tensors that the scope owns.
