@@ -3,6 +3,7 @@ package tensor
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync/atomic"
 
@@ -132,6 +133,8 @@ func kindOf(c cshim.Code) error {
 	return ErrArgument
 }
 
+var outOfBounds = regexp.MustCompile(`^index -?\d+ is out of bounds for dimension`)
+
 // newError converts an error of the shim to an *Error; nil stays nil.
 func newError(op string, err error, operands ...*Tensor) error {
 	if err == nil {
@@ -152,6 +155,9 @@ func newError(op string, err error, operands ...*Tensor) error {
 	case errors.As(err, &native):
 		// The first line is the message; libtorch's later lines are its C++ stack.
 		e.Message, e.Kind = strings.TrimRight(native.Message, "\n"), kindOf(native.Code)
+		if outOfBounds.MatchString(e.Message) { // of gather, scatter and index_add, which throw no IndexError
+			e.Kind = ErrIndex
+		}
 		if i := strings.Index(e.Message, "\nException raised from"); i > 0 {
 			e.Message = e.Message[:i]
 		}

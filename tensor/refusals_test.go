@@ -673,3 +673,26 @@ func TestNumbersThatDoNotFit(t *testing.T) {
 		}
 	})
 }
+
+// TestIndicesOutOfBounds tests that operators of indices agree on the kind of the error.
+func TestIndicesOutOfBounds(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x, row := Arange(0.0, 6.0, Float32).View(2, 3), Ones([]int{1, 3})
+		for _, i := range []int{7, -7} {
+			wide, one := Full([]int{1, 3}, i, Int64), FromSlice([]int{i}, nil)
+			for name, y := range map[string]*Tensor{
+				"Gather": x.Gather(0, wide), "Scatter": x.Scatter(0, wide, row), "ScatterAdd": x.ScatterAdd(0, wide, row),
+				"ScatterReduce": x.ScatterReduce(0, wide, row, "amax"), "Scatter_": x.Clone().Scatter_(0, wide, row),
+				"IndexAdd": x.IndexAdd(0, one, row), "IndexSelect": x.IndexSelect(0, one), "IndexCopy": x.IndexCopy(0, one, row), "Take": x.Take(one),
+			} {
+				if err := y.Err(); !errors.Is(err, ErrIndex) {
+					t.Errorf("%s of index %d: %v, want an ErrIndex", name, i, err)
+				}
+			}
+		}
+		if err := x.Gather(0, Zeros([]int{1}, Int64)).Err(); !errors.Is(err, ErrArgument) {
+			t.Errorf("Gather of the wrong number of dimensions: %v", err)
+		}
+	})
+}
