@@ -281,31 +281,11 @@ func checkNaN(grads []*tensor.Tensor) error {
 func recovered(f func() ([]*tensor.Tensor, error)) (ts []*tensor.Tensor, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			ts, err = nil, &PanicError{p, debug.Stack()}
+			ts, err = nil, &PanicError{Value: p, Stack: debug.Stack()}
 		}
 	}()
 	return f()
 }
 
-// PanicError is the error of a panic in a Function.
-type PanicError struct {
-	Value any    // the value of the panic
-	Stack []byte // the stack of the goroutine, as debug.Stack formats it
-}
-
-// Error returns the value of the panic as text.
-func (e *PanicError) Error() string {
-	if e == nil {
-		return "<nil>"
-	}
-	return fmt.Sprintf("linstock: panic: %v", e.Value)
-}
-
-// Unwrap returns the panic's value if it is an error, and nil otherwise.
-func (e *PanicError) Unwrap() error {
-	if e == nil {
-		return nil
-	}
-	err, _ := e.Value.(error)
-	return err
-}
+// PanicError is the error of a panic in a [Function], a checkpointed function or a hook.
+type PanicError = tensor.PanicError

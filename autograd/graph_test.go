@@ -465,6 +465,43 @@ func TestHooksOfSeveralTensorsFail(t *testing.T) {
 	}
 }
 
+// TestPanicsOfHooks tests that the error of a backward pass has the panic of a hook, and its text has no stack.
+func TestPanicsOfHooks(t *testing.T) {
+	leak.Check(t)
+	mine := errors.New("mine")
+	fail := func() { panic(mine) }
+	for name, register := range map[string]func(x *tensor.Tensor) (func(), error){
+		"RegisterHook": func(x *tensor.Tensor) (func(), error) {
+			return x.RegisterHook(func(*tensor.Tensor) (*tensor.Tensor, error) { fail(); return nil, nil })
+		},
+		"RegisterPostAccumulateGradHook": func(x *tensor.Tensor) (func(), error) {
+			return x.RegisterPostAccumulateGradHook(func(*tensor.Tensor) error { fail(); return nil })
+		},
+		"RegisterMultiGradHook": func(x *tensor.Tensor) (func(), error) {
+			return autograd.RegisterMultiGradHook([]*tensor.Tensor{x}, func([]*tensor.Tensor) error { fail(); return nil })
+		},
+		"RegisterAnyGradHook": func(x *tensor.Tensor) (func(), error) {
+			return autograd.RegisterAnyGradHook([]*tensor.Tensor{x}, func(*tensor.Tensor) error { fail(); return nil })
+		},
+	} {
+		err := tensor.WithScope(func() error {
+			x := tensor.Ones([]int{2}).RequiresGrad_()
+			remove, err := register(x)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer remove()
+			return x.Mul(2).Sum().Backward()
+		})
+		var p *autograd.PanicError
+		if !errors.Is(err, mine) || !errors.As(err, &p) || p.Value != any(mine) || !strings.Contains(string(p.Stack), "graph_test.go") {
+			t.Errorf("%s: %v has the panic %+v", name, err, p)
+		} else if strings.Contains(err.Error(), "goroutine ") {
+			t.Errorf("%s: the text has the stack: %v", name, err)
+		}
+	}
+}
+
 // TestRemoveMultiGradHookOfAnotherList tests that the hook is removed, and no other, after writes in place and releases.
 func TestRemoveMultiGradHookOfAnotherList(t *testing.T) {
 	leak.Check(t)

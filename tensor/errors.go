@@ -92,6 +92,29 @@ func (e *Error) Unwrap() error {
 	return e.Kind
 }
 
+// PanicError is the error of a panic in a hook, an autograd.Function or a function of autograd.Checkpoint.
+type PanicError struct {
+	Value any    // the value of the panic
+	Stack []byte // the stack of the goroutine, as debug.Stack formats it
+}
+
+// Error returns the value of the panic as text.
+func (e *PanicError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
+	return fmt.Sprintf("linstock: panic: %v", e.Value)
+}
+
+// Unwrap returns the panic's value if it is an error, and nil otherwise.
+func (e *PanicError) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	err, _ := e.Value.(error)
+	return err
+}
+
 // failure is the error in a failed tensor. Once the program has read the error, the scope that also recorded it
 // does not report it.
 type failure struct {

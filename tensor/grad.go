@@ -436,7 +436,7 @@ func guarded(f func() error) (failed uint64) {
 		returned := false
 		defer func() {
 			if p := recover(); p != nil {
-				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+				err = &PanicError{p, debug.Stack()}
 			} else if !returned {
 				runtime.LockOSThread()
 			}
@@ -500,7 +500,7 @@ func runHook(id uint64, grad cshim.Handle) (out cshim.Handle, failed uint64) {
 
 // RegisterHook calls f with the gradient of t each time it is computed. If f returns a tensor, it replaces the
 // gradient; nil leaves it unchanged. f runs on a thread of the autograd engine, in a scope. The backward pass returns
-// an error or panic of f. The returned function removes the hook, also once t has been written to in place or released.
+// an error of f, or a panic as a [*PanicError]. The returned function removes the hook, also once t has been written to in place or released.
 // If f refers to t, or to tensors computed from it, they are not freed before the hook is removed or t is released. f
 // must not end its goroutine (runtime.Goexit, t.Fatal of a test): this leaks the pass, and ends the process for a tensor
 // on a CUDA device, whose hooks run on libtorch's threads. Hooks may be registered and removed while other goroutines

@@ -252,7 +252,7 @@ func hostileTargets(t *testing.T) []hostileTarget {
 		all = append(all, hostileTarget{name: o.name, fn: fn, op: o.op})
 	}
 	for _, typ := range []reflect.Type{reflect.TypeFor[*Tensor](), reflect.TypeFor[*Scope](), reflect.TypeFor[DType](), reflect.TypeFor[Device](),
-		reflect.TypeFor[Reduction](), reflect.TypeFor[Slice](), reflect.TypeFor[*Error]()} {
+		reflect.TypeFor[Reduction](), reflect.TypeFor[Slice](), reflect.TypeFor[*Error](), reflect.TypeFor[*PanicError]()} {
 		for i := range typ.NumMethod() {
 			m := typ.Method(i)
 			short := typ
