@@ -253,7 +253,7 @@ func environment() {
 				err = set(Name(strings.TrimSpace(dev)), n, f)
 			}
 			if err != nil {
-				complain(name, err)
+				complain(fmt.Sprintf("%q in %s", strings.TrimSpace(part), name), err)
 			}
 		}
 	}

@@ -88,11 +88,11 @@ func TestSettingsFromOutside(t *testing.T) {
 		"rates":     {[]string{"LINSTOCK_POLICY=rates"}, "limit 0.90 soft 0.80 percent 100 policy vram.Rates", ""},
 		"liveshare": {[]string{"LINSTOCK_POLICY=liveshare"}, "limit 0.90 soft 0.80 percent 100 policy vram.LiveShare", ""},
 		"rubbish": {[]string{"LINSTOCK_LIMIT=a lot", "LINSTOCK_GCPERCENT=x", "LINSTOCK_POLICY=y"},
-			"limit 0.90 soft 0.80 percent 100 policy vram.Paced", "LINSTOCK_LIMIT is ignored: "},
+			"limit 0.90 soft 0.80 percent 100 policy vram.Paced", `linstock: "a lot" in LINSTOCK_LIMIT is ignored: `},
 		"no such device": {[]string{"LINSTOCK_SOFT_LIMIT=tpu:0=50%,30%"}, "limit 0.90 soft 0.30 percent 100 policy vram.Paced",
-			"LINSTOCK_SOFT_LIMIT is ignored: "},
+			`linstock: "tpu:0=50%" in LINSTOCK_SOFT_LIMIT is ignored: `},
 		"no such CUDA device": {[]string{"LINSTOCK_SOFT_LIMIT=cuda:31=50%,30%"}, "limit 0.90 soft 0.30 percent 100 policy vram.Paced",
-			"LINSTOCK_SOFT_LIMIT is ignored: vram: device cuda:31 does not exist"},
+			`"cuda:31=50%" in LINSTOCK_SOFT_LIMIT is ignored: vram: device cuda:31 does not exist`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSettingsFromOutside$")
