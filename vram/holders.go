@@ -2,6 +2,7 @@ package vram
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -19,11 +20,11 @@ type Holder struct {
 // Holders returns the lines of the program that allocated the live memory of a device, the largest first. The figures are
 // estimated from samples (see [SetProfileRate]); blocks much smaller than the rate may be missing.
 func Holders(d Device) ([]Holder, error) {
-	w, err := loaded(d)
+	a, err := accountFor(d)
 	if err != nil {
 		return nil, err
 	}
-	return holders(w), nil
+	return holders(a.word), nil
 }
 
 func holders(w int32) []Holder {
@@ -57,12 +58,15 @@ const DefaultProfileRate = 2 << 20
 // SetProfileRate sets the average number of bytes allocated between two samples of the profile. 1 samples every block, 0
 // none. Like runtime.MemProfileRate, it is best set at the start of a program.
 func SetProfileRate(bytes int) error {
+	if bytes < 0 {
+		return fmt.Errorf("vram: SetProfileRate: want 0 bytes or more, got %d", bytes)
+	}
 	if err := cshim.Load(); err != nil {
 		return err
 	}
 	history.Lock()
 	defer history.Unlock()
-	history.rate = int64(max(0, bytes))
+	history.rate = int64(bytes)
 	if !history.on.Load() {
 		cshim.SamplesSetRate(history.rate)
 	}

@@ -19,24 +19,25 @@ import (
 
 // Amount is an amount of memory: a number of bytes, or a share of a device's memory.
 type Amount struct {
-	bytes int64
-	share float64
+	bytes     int64
+	share     float64
+	unlimited bool
 }
 
 // Bytes returns an amount of n bytes, n > 0.
 func Bytes(n int64) Amount { return Amount{bytes: n} }
 
 // Share returns a share f of a device's memory, 0 < f <= 1. For the CPU it is a share of the least of the machine's memory,
-// the cgroup's limit, and GOMEMLIMIT less the Go heap.
+// the cgroup's limit, and GOMEMLIMIT less the Go heap, which counts as 64 MiB if it is less.
 func Share(f float64) Amount { return Amount{share: f} }
 
 // Unlimited returns the amount for no limit.
-func Unlimited() Amount { return Amount{share: math.Inf(1)} }
+func Unlimited() Amount { return Amount{unlimited: true} }
 
 // String returns the amount as [ParseAmount] reads it.
 func (a Amount) String() string {
 	switch {
-	case math.IsInf(a.share, 1):
+	case a.unlimited:
 		return "none"
 	case a.share != 0:
 		return strconv.FormatFloat(a.share, 'g', -1, 64)
@@ -53,7 +54,8 @@ func (a *Amount) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// ParseAmount parses an amount such as "8GiB", "500MB", "1073741824", "0.9", "90%" or "none".
+// ParseAmount parses an amount such as "8GiB", "500MB", "1073741824", "0.9", "90%" or "none". A number without a unit is a
+// share up to 1, and otherwise a whole number of bytes.
 func ParseAmount(s string) (Amount, error) {
 	bad := fmt.Errorf("vram: invalid amount %q: want 8GiB, 500MB, 0.9, 90%% or none", s)
 	t := strings.ToLower(strings.TrimSpace(s))
@@ -67,31 +69,38 @@ func ParseAmount(s string) (Amount, error) {
 		}
 		return Share(f / 100), nil
 	}
+	unit := int64(1)
 	for _, u := range []struct {
 		suffix string
-		n      float64
-	}{{"kib", 1 << 10}, {"mib", 1 << 20}, {"gib", 1 << 30}, {"tib", 1 << 40}, {"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9}, {"tb", 1e12}, {"b", 1}} {
+		bytes  int64
+	}{{"kib", 1 << 10}, {"mib", 1 << 20}, {"gib", 1 << 30}, {"tib", 1 << 40}, {"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9}, {"tb", 1e12}, {"b", 1}, {"", 0}} {
 		if p, ok := strings.CutSuffix(t, u.suffix); ok {
-			f, err := strconv.ParseFloat(strings.TrimSpace(p), 64)
-			if err != nil || !(f > 0 && f*u.n < 1<<60) {
-				return Amount{}, bad
-			}
-			return Bytes(int64(f * u.n)), nil
+			t, unit = strings.TrimSpace(p), u.bytes
+			break
 		}
 	}
 	f, err := strconv.ParseFloat(t, 64)
-	switch {
-	case err != nil || !(f > 0 && f < 1<<60):
+	if err != nil || !(f > 0) {
 		return Amount{}, bad
-	case f <= 1:
-		return Share(f), nil
+	}
+	if unit == 0 { // no unit
+		if f <= 1 {
+			return Share(f), nil
+		}
+		unit = 1
+	}
+	if n, err := strconv.ParseInt(t, 10, 64); err == nil && n <= math.MaxInt64/unit { // a float64 has not all integers
+		return Bytes(n * unit), nil
+	}
+	if f *= float64(unit); f < 1 || f >= 1<<60 || unit == 1 && f != math.Trunc(f) {
+		return Amount{}, bad
 	}
 	return Bytes(int64(f)), nil
 }
 
 func (a Amount) of(capacity int64) (int64, error) {
 	switch {
-	case math.IsInf(a.share, 1):
+	case a.unlimited:
 		return 0, nil
 	case a.bytes > 0:
 		return a.bytes, nil

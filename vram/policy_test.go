@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -453,7 +454,7 @@ func TestLimitInsideBackward(t *testing.T) {
 
 func TestParseAmount(t *testing.T) {
 	leak.Check(t)
-	for _, a := range []vram.Amount{vram.Bytes(1), vram.Bytes(5 << 30), vram.Share(0.9), vram.Unlimited()} {
+	for _, a := range []vram.Amount{vram.Bytes(1), vram.Bytes(5 << 30), vram.Bytes(1<<53 + 1), vram.Bytes(math.MaxInt64), vram.Share(0.9), vram.Share(1), vram.Unlimited()} {
 		if got, err := vram.ParseAmount(a.String()); err != nil || got != a {
 			t.Errorf("%v: %v, %v", a, got, err)
 		}
@@ -461,12 +462,13 @@ func TestParseAmount(t *testing.T) {
 	for s, want := range map[string]vram.Amount{
 		"8GiB": vram.Bytes(8 << 30), "500 MB": vram.Bytes(500e6), "1073741824": vram.Bytes(1 << 30), "0.9": vram.Share(0.9),
 		"90%": vram.Share(0.9), "none": vram.Unlimited(), "1.5kb": vram.Bytes(1500), "2tib": vram.Bytes(2 << 40),
+		"1e9": vram.Bytes(1e9), "8388607TiB": vram.Bytes(8388607 << 40), "9007199254740993": vram.Bytes(1<<53 + 1), "1": vram.Share(1),
 	} {
 		if got, err := vram.ParseAmount(s); err != nil || got != want {
 			t.Errorf("%q: %v, %v", s, got, err)
 		}
 	}
-	for _, s := range []string{"", "-1", "0", "x", "NaN", "inf", "1e400", "101%", "0%", "-5%", "GiB", "8 GB x", "nan%", "1e30"} {
+	for _, s := range []string{"", "-1", "0", "x", "NaN", "inf", "1e400", "101%", "0%", "-5%", "GiB", "8 GB x", "nan%", "1e30", "1.5", "1.5B", "0.0001kb", "8388608TiB", "+Inf", vram.Share(math.Inf(1)).String()} {
 		if got, err := vram.ParseAmount(s); err == nil {
 			t.Errorf("%q gives %v", s, got)
 		}
@@ -490,6 +492,7 @@ func TestInvalidSettings(t *testing.T) {
 	for _, err := range []error{
 		vram.SetLimit(nil, vram.Bytes(1)), vram.SetLimit(vram.Name("tpu"), vram.Bytes(1)), vram.SetLimit(vram.Name("cuda:99"), vram.Bytes(1)),
 		vram.SetLimit(vram.CPU, vram.Bytes(0)), vram.SetLimit(vram.CPU, vram.Bytes(-5)), vram.SetLimit(vram.CPU, vram.Share(1.5)),
+		vram.SetLimit(vram.CPU, vram.Share(math.Inf(1))), vram.SetLimit(vram.CPU, vram.Share(math.NaN())), vram.SetProfileRate(-1),
 		refused(vram.SetGCPercent(vram.Name("cuda:63"), 50)), vram.ResetPeak(vram.Name("cuda:63")),
 		vram.SetLimit(vram.CPU, vram.Amount{}), vram.SetSoftLimit(vram.CPU, vram.Share(-1)), vram.EmptyCache(vram.Name("cuda:x")), vram.ResetPeak(nil),
 	} {
@@ -499,6 +502,9 @@ func TestInvalidSettings(t *testing.T) {
 	}
 	if _, err := vram.Stats(vram.Name("cuda:")); err == nil {
 		t.Error("no error for cuda:")
+	}
+	if _, err := vram.Holders(vram.Name("cuda:63")); err == nil {
+		t.Error("no error for the holders of a device that does not exist")
 	}
 	if _, err := vram.SetGCPercent(vram.Name("meta"), 1); err == nil {
 		t.Error("no error for meta")
