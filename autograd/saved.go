@@ -92,6 +92,8 @@ func SavedTensors(p SavedPolicy, f func() *tensor.Tensor) *tensor.Tensor {
 		return tensor.Failed(refuse.NilOption(op))
 	case p.how.MinBytes < 0 || p.how.Keep < 0:
 		return tensor.Failed(refuse.Error(op, tensor.ErrArgument, "MinBytes %d or KeepFirst %d is negative", p.how.MinBytes, p.how.Keep))
+	case p.how.Pinned && p.how.Kind != cshim.SavedCPU:
+		return tensor.Failed(refuse.Error(op, tensor.ErrArgument, "Pinned is an option of SaveOnCPU"))
 	}
 	if !tensor.GradEnabled() || tensor.InferenceEnabled() {
 		return f()

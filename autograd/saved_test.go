@@ -206,6 +206,8 @@ func TestSavedTensorsRefuses(t *testing.T) {
 		"no policy":        autograd.SavedTensors(autograd.SavedPolicy{}, one),
 		"float32":          autograd.SavedTensors(autograd.SaveAs(tensor.Float32), one),
 		"negative size":    autograd.SavedTensors(autograd.SaveOnCPU(autograd.MinBytes(-1)), one),
+		"pinned casts":     autograd.SavedTensors(autograd.SaveAs(tensor.BFloat16, autograd.Pinned()), one),
+		"pinned files":     autograd.SavedTensors(autograd.SaveOnDisk("", autograd.Pinned()), one),
 		"negative budget":  autograd.SavedTensors(autograd.SaveOnCPU(autograd.KeepFirst(-1)), one),
 		"no such folder":   autograd.SavedTensors(autograd.SaveOnDisk(filepath.Join(t.TempDir(), "none")), one),
 		"no part":          autograd.KeepInCheckpoint(nil),

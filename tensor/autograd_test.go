@@ -432,6 +432,11 @@ func TestBackwardRoots(t *testing.T) {
 				z := x.Exp().Sum()
 				return errors.Join(z.Backward(Inputs(y, x)), z.Backward())
 			}(), "nil input": x.Sum().Backward(Inputs(nil)), "no inputs": x.Sum().Backward(Inputs()),
+			"AllowUnused of Backward": x.Sum().Backward(AllowUnused()),
+			"Inputs of Grad": func() error {
+				_, err := runGrad([]*Tensor{x.Sum()}, []*Tensor{x}, Inputs(y))
+				return err
+			}(),
 			"no inputs of a list": x.Sum().Backward(Inputs([]*Tensor(nil)...)),
 			"a shape to sum":      x.Mul(2).Backward(Gradient(Ones([]int{3, 2}, Float64))),
 			"a shape to squeeze":  x.Mul(2).Backward(Gradient(Ones([]int{1, 2}, Float64))),

@@ -42,7 +42,7 @@ func Gradient(gs ...*Tensor) BackwardOption {
 	return func(s *backwardSettings) { s.Gradients = gs }
 }
 
-// Inputs sets the leaves that get gradients (inputs=), at least one.
+// Inputs sets the leaves that get gradients (inputs=), at least one. Grad, which has its inputs as an argument, refuses it.
 func Inputs(ts ...*Tensor) BackwardOption {
 	return func(s *backwardSettings) { s.Inputs, s.Some = ts, true }
 }
@@ -60,7 +60,7 @@ func CreateGraph(on ...bool) BackwardOption {
 }
 
 // AllowUnused makes Grad return nil, instead of an error, for an input that the outputs do not depend on
-// (allow_unused=); off by default.
+// (allow_unused=); off by default. Backward refuses it.
 func AllowUnused(on ...bool) BackwardOption {
 	return func(s *backwardSettings) { s.AllowUnused = options.On(on) }
 }
@@ -197,6 +197,9 @@ func runBackward(roots []*Tensor, opts ...BackwardOption) error {
 	if err != nil {
 		return err
 	}
+	if s.AllowUnused {
+		return refused("Backward", ErrArgument, "AllowUnused is an option of autograd.Grad")
+	}
 	if s.Some && len(s.Inputs) == 0 {
 		return refused("Backward", ErrArgument, "Inputs is empty: want the leaves that get gradients")
 	}
@@ -226,6 +229,9 @@ func runGrad(outputs, inputs []*Tensor, opts ...BackwardOption) ([]*Tensor, erro
 	s, err := settings("Grad", opts)
 	if err != nil {
 		return nil, err
+	}
+	if s.Some {
+		return nil, refused("Grad", ErrArgument, "Inputs is an option of Backward; Grad has the inputs as an argument")
 	}
 	if len(inputs) == 0 {
 		return nil, refused("Grad", ErrArgument, "at least one input is needed")
