@@ -154,8 +154,8 @@ func (s *Scope) Close() error {
 	if closed {
 		return nil
 	}
-	if s.word == 0 {
-		return refused("Close", ErrScope, "NewScope did not make the scope")
+	if err := s.unmade("Close"); err != nil {
+		return err
 	}
 	now := cshim.ScopeLeave(s.word, s.parent)
 	yield := now&cshim.ScopeYield != 0
@@ -171,6 +171,14 @@ func (s *Scope) Close() error {
 		return err
 	}
 	return inside
+}
+
+// unmade returns an error for a Scope literal.
+func (s *Scope) unmade(op string) error {
+	if s.word == 0 {
+		return refused(op, ErrScope, "NewScope did not make the scope")
+	}
+	return nil
 }
 
 // endInner ends the scopes that were opened inside the one with the given word and not closed. It returns their first error.
@@ -403,6 +411,9 @@ func (s *Scope) ReleaseExcept(keep ...*Tensor) error {
 	if s == nil {
 		return refused("ReleaseExcept", ErrNil, "a scope is needed, got nil")
 	}
+	if err := s.unmade("ReleaseExcept"); err != nil {
+		return err
+	}
 	kept := make(map[*Tensor]bool, len(keep))
 	for _, t := range keep {
 		kept[t] = true
@@ -447,6 +458,9 @@ func (s *Scope) Join(f func() error) (err error) {
 	if f == nil {
 		return refused("Join", ErrArgument, "a function is needed, got nil")
 	}
+	if err := s.unmade("Join"); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	closed := s.closed
 	s.mu.Unlock()
@@ -471,6 +485,9 @@ func (s *Scope) Join(f func() error) (err error) {
 func (s *Scope) Adopt(ts ...*Tensor) error {
 	if s == nil {
 		return refused("Adopt", ErrNil, "a scope is needed, got nil")
+	}
+	if err := s.unmade("Adopt"); err != nil {
+		return err
 	}
 	for _, t := range ts {
 		if err := t.moveTo("Adopt", s); err != nil {
