@@ -563,6 +563,17 @@ func TestSettings(t *testing.T) {
 	x := Zeros([]int{1})
 	equal(t, "dtype", x.DType(), Float64)
 	x.Release()
+	for d, want := range map[DType]DType{Float64: Complex128, Float32: Complex64, BFloat16: Complex64, Float16: Complex32} {
+		if err := SetDefaultDType(d); err != nil {
+			t.Error(err)
+		}
+		x := FromScalar(1 + 2i)
+		equal(t, "dtype of a complex number", x.DType(), want)
+		if v, err := Item[complex128](x); v != 1+2i {
+			t.Errorf("a complex number with the default dtype %v: %v, %v", d, v, err)
+		}
+		x.Release()
+	}
 	for _, d := range []DType{Int64, Bool, Invalid, 99} {
 		wantErr(t, d.String(), SetDefaultDType(d), ErrArgument)
 	}
