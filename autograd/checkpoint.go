@@ -24,8 +24,8 @@ import (
 // (dropout) are repeated on the CPU and on the CUDA devices of the inputs and of the tensors that f saves, provided that
 // no other goroutine draws from the generator of the same device meanwhile. In a CUDA graph they are repeated if the backward
 // pass is part of the same capture; otherwise the pass returns tensor.ErrCapture. The inputs must not be changed in place.
-// The backward pass returns an error if f fails or panics when it is computed again, or if f then saves tensors that
-// differ in number, dtype, shape or device.
+// The backward pass returns an error if f fails or panics when it is computed again, or if f then saves fewer tensors,
+// or tensors that differ in dtype, shape or device.
 //
 // The graph holds f, and so the tensors that f captures, until it is freed: an f that captures the variable to which its own
 // result is assigned is never freed unless a backward pass frees the graph or a scope the result. Assign the result to another

@@ -37,10 +37,10 @@ func FromSlice[T Element](data []T, shape []int, opts ...Option) *Tensor {
 	return moved
 }
 
-// FromScalar makes a tensor without dimensions from a Go number. Its dtype is the default dtype (float32) for
-// floats, int64 for ints, bool for bools and complex64 for complex numbers, unless there is a DType option. With a default
-// dtype of float64 complex numbers are complex128, and with float16 complex32. A float beyond the range of a floating-point
-// dtype becomes an infinity, or what its constant says. PyTorch: torch.tensor(3.5).
+// FromScalar makes a tensor without dimensions from a Go number. Its dtype is the default dtype (float32) for floats,
+// int64 for ints, bool for bools and complex64 for complex numbers, unless there is a DType option. With a default
+// dtype of float64 complex numbers are complex128, and with float16 complex32. A float beyond the range of a
+// floating-point dtype becomes an infinity, or what its constant says. PyTorch: torch.tensor(3.5).
 func FromScalar(value any, opts ...Option) *Tensor {
 	first, second, n := encodeNumber(value)
 	d := Invalid

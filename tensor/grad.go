@@ -42,7 +42,8 @@ func Gradient(gs ...*Tensor) BackwardOption {
 	return func(s *backwardSettings) { s.Gradients = gs }
 }
 
-// Inputs sets the leaves that get gradients (inputs=), at least one. Grad, which has its inputs as an argument, refuses it.
+// Inputs sets the leaves that get gradients (inputs=), at least one. Grad, which has its inputs as an argument, refuses
+// it.
 func Inputs(ts ...*Tensor) BackwardOption {
 	return func(s *backwardSettings) { s.Inputs, s.Some = ts, true }
 }
@@ -354,8 +355,9 @@ func (t *Tensor) IsInference() bool {
 	return t.meta("IsInference", &m) == nil && m.IsInference
 }
 
-// Version returns the number of in-place writes to t's storage. It is -1 for tensors made in inference mode and for
-// those that are failed, released or nil. PyTorch: Tensor._version.
+// Version returns the number of in-place writes to t's storage. Unlike in Python, the operator that fills a new tensor,
+// such as Zeros or Randn, is one of them. It is -1 for tensors made in inference mode and for those that are failed,
+// released or nil. PyTorch: Tensor._version.
 func (t *Tensor) Version() int {
 	var m cshim.Meta
 	if t.meta("Version", &m) != nil {
@@ -372,8 +374,9 @@ func (t *Tensor) RetainGrad() error {
 	})
 }
 
-// GradFn returns the name of the graph node that made t, such as "MulBackward0", or "" for a leaf. PyTorch:
-// Tensor.grad_fn.
+// GradFn returns the name of the graph node that made t, such as "MulBackward0", or "" for a leaf. Where an operator of
+// Linstock calls another overload than Python's, the name differs: it is "SumBackward1" for Sum without Dim, which is
+// "SumBackward0" in Python. PyTorch: Tensor.grad_fn.
 func (t *Tensor) GradFn() string {
 	var name string
 	_ = t.use("GradFn", func(h cshim.Handle) (err error) {
@@ -506,12 +509,12 @@ func runHook(id uint64, grad cshim.Handle) (out cshim.Handle, failed uint64) {
 
 // RegisterHook calls f with the gradient of t each time it is computed. If f returns a tensor, it replaces the
 // gradient; nil leaves it unchanged. f runs on a thread of the autograd engine, in a scope. The backward pass returns
-// an error of f, or a panic as a [*PanicError]. The returned function removes the hook, also once t has been written to in place or released.
-// If f refers to t, or to tensors computed from it, they are not freed before the hook is removed or t is released. f
-// must not end its goroutine (runtime.Goexit, t.Fatal of a test): this leaks the pass, and ends the process for a tensor
-// on a CUDA device, whose hooks run on libtorch's threads. Hooks may be registered and removed while other goroutines
-// run passes that call them, but for the first hook of a tensor that is no leaf: while another goroutine runs a pass
-// through its graph, the error is ErrArgument. PyTorch: Tensor.register_hook.
+// an error of f, or a panic as a [*PanicError]. The returned function removes the hook, also once t has been written to
+// in place or released. If f refers to t, or to tensors computed from it, they are not freed before the hook is removed
+// or t is released. f must not end its goroutine (runtime.Goexit, t.Fatal of a test): this leaks the pass, and ends the
+// process for a tensor on a CUDA device, whose hooks run on libtorch's threads. Hooks may be registered and removed
+// while other goroutines run passes that call them, but for the first hook of a tensor that is no leaf: while another
+// goroutine runs a pass through its graph, the error is ErrArgument. PyTorch: Tensor.register_hook.
 func (t *Tensor) RegisterHook(f func(grad *Tensor) (*Tensor, error)) (remove func(), err error) {
 	if f == nil {
 		return func() {}, refused("RegisterHook", ErrNil, "a function is needed, got nil")

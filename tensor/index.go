@@ -65,19 +65,20 @@ var (
 
 // Index returns a part of t, as Python's t[idx...] does. An element of idx is
 //
-//   - an integer, which selects an element of a dimension and removes the dimension; a negative one counts from the end;
+//   - an integer, or a *Tensor of int64 or int32 and shape () with one, which selects an element of a dimension and
+//     removes the dimension; a negative one counts from the end;
 //   - a [Slice] (tensor.Range(1, 3), tensor.From(1), tensor.Until(3), each with an optional .By(step)) or [All];
 //   - [Ellipsis]; [NewAxis] or nil;
-//   - a *Tensor of integers, which selects elements along a dimension, or of bools or uint8, which is a mask over as many
-//     dimensions as it has. Integers on a GPU are checked by the kernel: one that is out of bounds makes the device
-//     unusable (ErrDeviceLost);
+//   - a *Tensor of int64 or int32, which selects elements along a dimension, or of bools or uint8, which is a mask over
+//     as many dimensions as it has. Integers on a GPU are checked by the kernel: one that is out of bounds makes the
+//     device unusable (ErrDeviceLost);
 //   - []int or []bool, equivalent to such a tensor; or a bool, which is a mask without dimensions;
 //   - a string of elements in Python's syntax: x.Index("1:3, ..., ::2, None, [0, 2]"). Lists in it may be nested and have
 //     the same meaning as in Python.
 //
-// If idx has no tensors, lists or bools, the result is a view that shares storage with t. Otherwise it is a copy, with
-// its dimensions in the same order as in PyTorch. Dimensions that idx does not mention are selected whole. PyTorch:
-// Tensor.__getitem__.
+// If idx has only integers, slices, Ellipsis and NewAxis, the result is a view that shares storage with t. Otherwise it
+// is a copy, with its dimensions in the same order as in PyTorch. Dimensions that idx does not mention are selected
+// whole. PyTorch: Tensor.__getitem__.
 func (t *Tensor) Index(idx ...any) *Tensor {
 	x, fail := newIndexing("Index", t)
 	if fail != nil {
@@ -106,11 +107,16 @@ func (t *Tensor) Index(idx ...any) *Tensor {
 //	err = x.SetIndex([]any{tensor.All, mask}, v)
 //
 // value is a number, or a *Tensor whose shape broadcasts to the selected part after its leading dimensions of size 1
-// are dropped. A number is converted to t's dtype. One that the dtype cannot represent is an error; but a number beyond
-// the range of float16 or bfloat16 that is assigned to one element by integers, or through several index tensors, becomes
-// an infinity, as in PyTorch, and so do those that are assigned to float8 through one index tensor (the largest number in
-// Float8E4M3FN). A tensor is converted too if idx has no tensors, lists or bools; otherwise it must have t's
-// dtype, or be a single element assigned through a single mask. A value that shares memory with t must cover exactly the
+// are dropped. t must be dense or nested, not sparse.
+//
+// A number is converted to t's dtype as in PyTorch: an integer dtype drops the fraction, and in an unsigned one -1
+// becomes the largest number. One beyond the dtype's range is an error. But PyTorch does not check it, and float16,
+// bfloat16 and float8 take an infinity (the largest number or nan, if they have none), where integers and slices select
+// a single element, where idx has several tensors and lists, or one of int32, and in float8 where it has one of int64
+// or a bool.
+//
+// A tensor is converted, too, if idx has only integers, slices, Ellipsis and NewAxis; otherwise it must have t's dtype,
+// or be a single element assigned through a single mask. A value that shares memory with t must cover exactly the
 // elements that are written, or none of them. PyTorch: Tensor.__setitem__.
 func (t *Tensor) SetIndex(idx any, value any) error {
 	const op = "SetIndex"

@@ -534,7 +534,8 @@ func (t *Tensor) moveTo(op string, to *Scope) error {
 	return nil
 }
 
-// Keep removes t from all scopes and returns it. It then lives until Release, or until it becomes unreachable.
+// Keep removes t from all scopes and returns it. It then lives until Release, or until it becomes unreachable. If t is
+// failed, released or nil, the result is a failed tensor.
 func (t *Tensor) Keep() *Tensor {
 	if err := t.moveTo("Keep", nil); err != nil {
 		return passOn("Keep", t)
@@ -542,7 +543,8 @@ func (t *Tensor) Keep() *Tensor {
 	return t
 }
 
-// MoveOut moves t to the enclosing scope and returns it. From an outermost scope it moves t out of all scopes.
+// MoveOut moves t to the enclosing scope and returns it. From an outermost scope it moves t out of all scopes. A t in
+// no scope, which a failed tensor is, is returned as it is.
 func (t *Tensor) MoveOut() *Tensor {
 	if t == nil {
 		return passOn("MoveOut", t)

@@ -522,7 +522,7 @@ func (t *Tensor) StorageOffset() int {
 	return int(m.Offset)
 }
 
-// SharesStorage reports whether two tensors are views of the same storage.
+// SharesStorage reports whether two tensors are views of the same storage, one that has bytes.
 func (t *Tensor) SharesStorage(other *Tensor) bool {
 	var a, b cshim.Meta
 	return t.meta("SharesStorage", &a) == nil && other.meta("SharesStorage", &b) == nil && a.Data != 0 && a.Data == b.Data

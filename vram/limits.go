@@ -54,8 +54,8 @@ func (a *Amount) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// ParseAmount parses an amount such as "8GiB", "500MB", "1073741824", "0.9", "90%" or "none". A number without a unit is a
-// share up to 1, and otherwise a whole number of bytes.
+// ParseAmount parses an amount such as "8GiB", "500MB", "1073741824", "0.9", "90%" or "none". A number without a unit
+// is a share up to 1, and otherwise a whole number of bytes.
 func ParseAmount(s string) (Amount, error) {
 	bad := fmt.Errorf("vram: invalid amount %q: want 8GiB, 500MB, 0.9, 90%% or none", s)
 	t := strings.ToLower(strings.TrimSpace(s))

@@ -22,9 +22,10 @@ func (p Threshold) Decide(s State) Decision {
 	return d
 }
 
-// Rates is R torch's policy for CUDA devices. It does not sweep while State.Reserved / Capacity is below Reserved. Else it
-// runs a full sweep if Live / Capacity is above Total or Live / Reserved is above Allocated, and a light one if neither is.
-// The zero value of a field is R torch's default: 0.2, 0.8 and 0.8.
+// Rates is R torch's policy for CUDA devices. It does not sweep while State.Reserved / Capacity is below Reserved. Else
+// it runs a full sweep if Live / Capacity is above Total or Live / Reserved is above Allocated, and a light one if
+// neither is. It does not sweep again before an eighth of the live bytes, and 1 MiB at least, was allocated. The zero
+// value of a field is R torch's default: 0.2, 0.8 and 0.8.
 type Rates struct {
 	Reserved, Total, Allocated float64
 	Else                       Policy // asked when no sweep is due; may be nil
@@ -50,7 +51,7 @@ func (p Rates) Decide(s State) Decision {
 }
 
 // LiveShare sweeps when the live bytes are more than Share of the capacity. It does not sweep again before a sixteenth of the
-// live bytes was allocated. It is goDl's policy, which compares every 100 operators.
+// live bytes, and 1 MiB at least, was allocated. It is goDl's policy, which compares every 100 operators.
 type LiveShare struct {
 	Share float64 // 0: the soft limit, or 0.9 of the capacity if there is none
 	Else  Policy  // asked when no sweep is due; may be nil

@@ -39,7 +39,8 @@ type Reclaimer struct {
 	Reclaim func(want int64)
 }
 
-// Yield is what a reclaimer has freed since the start.
+// Yield is what a reclaimer has freed since the start. The tensors that it drops without releasing them are not in
+// Bytes: the collection that follows frees them, for "waiting frees" or "unreachable tensors".
 type Yield struct {
 	Name  string
 	Calls int64

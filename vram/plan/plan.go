@@ -38,9 +38,9 @@
 //
 //   - The sum of the parts is the peak.
 //   - A plan allocates no memory on any device for tensors, except what the step itself allocates on others.
-//   - The model's and the optimizer's tensors are the same objects after New; the optimizer has state, and its step counts
-//     have risen by one for each run of the step, which are six at most; the parameters have gradients if the step leaves
-//     them.
+//   - The model's and the optimizer's tensors are the same objects after New; the optimizer has state, and its step
+//     counts have risen by one for each run of the step, which are six at most; the parameters have gradients if the
+//     step leaves them.
 //
 // # What a plan leaves out
 //
