@@ -282,8 +282,7 @@ func setData(t, value *tensor.Tensor) error {
 		if err := data.Err(); err != nil {
 			return err
 		}
-		_, err := tensor.CallUnchecked("aten::set_data", t, data)
-		return err
+		return replaceData(t, data)
 	})
 }
 

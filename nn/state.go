@@ -2,6 +2,7 @@ package nn
 
 import (
 	"fmt"
+	"sync"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/tensor"
@@ -12,7 +13,8 @@ import (
 // nn.To(m, tensor.CUDA(0)). It changes the dtype only of floating-point tensors. A memory format is that of tensors with as
 // many dimensions as the format has: nn.To(m, tensor.ChannelsLast) is for the weights of 2d convolutions. The *Tensor handles
 // stay the same, so an existing optimizer keeps its parameters, but its own state is not converted: make the optimizer after
-// the call. PyTorch: Module.to.
+// the call. Other goroutines must not use m meanwhile; parameters that a backward pass of theirs reaches are refused.
+// PyTorch: Module.to.
 func To(m any, opts ...tensor.Option) error {
 	if err := Check(m); err != nil {
 		return err
@@ -76,36 +78,53 @@ func computeBuffers(m any, device tensor.Device, onlyMeta bool) error {
 
 // move converts t. With keepDType its dtype stays.
 func move(t *tensor.Tensor, opts []tensor.Option, keepDType bool) error {
+	before := detach(t)
 	var kept []tensor.Option
 	for _, o := range opts {
 		keep := true
 		switch o := o.(type) {
 		case tensor.DType:
-			d := t.DType()
+			d := before.DType()
 			keep = !keepDType && (d.IsFloat() || d.IsComplex())
 		case tensor.MemoryFormat:
 			dims := map[tensor.MemoryFormat]int{tensor.ChannelsLast: 4, tensor.ChannelsLast3d: 5}[o]
-			keep = dims == 0 || dims == t.Dim()
+			keep = dims == 0 || dims == before.Dim()
 		}
 		if keep {
 			kept = append(kept, o)
 		}
 	}
-	now := t.Detach().To(kept...)
+	now := before.To(kept...)
 	if err := now.Err(); err != nil {
 		return err
 	}
+	before.Release() // else the memory of t is freed only once all of the module is converted
 	grad := t.Grad()
-	if grad != nil {
-		if err := t.SetGrad(nil); err != nil {
-			return err
-		}
-	}
-	if _, err := tensor.CallUnchecked("aten::set_data", t, now); err != nil {
+	if err := replaceData(t, now); err != nil {
 		return err
 	}
 	if grad == nil {
 		return nil
 	}
+	if err := t.SetGrad(nil); err != nil {
+		return err
+	}
 	return t.SetGrad(grad.To(kept...))
+}
+
+// replacing is held while a tensor gets other data, and while a handle to the data it has is made.
+var replacing sync.Mutex
+
+func detach(t *tensor.Tensor) *tensor.Tensor {
+	replacing.Lock()
+	defer replacing.Unlock()
+	return t.Detach()
+}
+
+// replaceData makes the data of t those of now, without a copy.
+func replaceData(t, now *tensor.Tensor) error {
+	replacing.Lock()
+	defer replacing.Unlock()
+	_, err := tensor.CallUnchecked("aten::set_data", t, now)
+	return err
 }

@@ -205,6 +205,41 @@ func TestFirstHookDuringAPass(t *testing.T) {
 	})
 }
 
+// TestSetDataDuringAPass tests that a leaf gets no other data while another goroutine's pass may read it.
+func TestSetDataDuringAPass(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		set := func(x *Tensor, d DType) error {
+			_, err := CallUnchecked("aten::set_data", x, Ones([]int{2}, d))
+			return err
+		}
+		x, apart, converted, inner := leaf(1, 2), leaf(1, 2), leaf(1, 2), leaf(1, 2)
+		y := x.Mul(converted).Mul(inner)
+		// The graph keeps the leaf, for which libtorch would make another node now.
+		if err := errors.Join(set(converted, Float32), set(converted, Float64)); err != nil {
+			t.Fatal(err)
+		}
+		var shared, other, inside error
+		again := errors.New("not called")
+		if _, err := y.RegisterHook(func(*Tensor) (*Tensor, error) {
+			parallel(1, func(int) { shared, again, other = set(x, Float64), set(converted, Float64), set(apart, Float32) })
+			inside = set(inner, Float64)
+			return nil, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := y.Sum().Backward(); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, "a leaf of the pass's graph", shared, ErrArgument)
+		wantErr(t, "a leaf that was converted before the pass", again, ErrArgument)
+		if err := errors.Join(other, inside, set(x, Float64)); err != nil {
+			t.Errorf("in another graph, in the pass itself or after it: %v", err)
+		}
+		wantValues(t, "the gradient, of the data that the pass found", x.Grad(), 1, 1)
+	})
+}
+
 // TestRemovedHooksLeaveNothing tests that hooks that were removed do not slow the passes that follow.
 func TestRemovedHooksLeaveNothing(t *testing.T) {
 	begin(t)

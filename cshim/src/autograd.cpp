@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <functional>
 #include <list>
@@ -215,22 +216,35 @@ Pass::~Pass() {
   after.clear();
 }
 
-bool Flight::may_reach(const torch::autograd::Node &node) const {
+template <class Matches>
+bool Flight::may_run(uint64_t topological_nr, const Matches &matches) const {
   std::vector<const torch::autograd::Node *> next;
   std::unordered_set<const torch::autograd::Node *> seen;
   auto visit = [&](const NodePtr &n) {
-    // A node comes after those of lower or equal topological numbers.
-    if (n && (n.get() == &node || n->topological_nr() > node.topological_nr()) && seen.insert(n.get()).second)
-      next.push_back(n.get());
+    if (n && n->topological_nr() >= topological_nr && seen.insert(n.get()).second) next.push_back(n.get());
   };
   for (const auto &root : roots) visit(root);
   while (!next.empty()) {
     auto *n = next.back();
-    if (n == &node) return true;
+    if (matches(*n)) return true;
     next.pop_back();
+    // A node comes after those of lower or equal topological numbers.
+    if (n->topological_nr() == topological_nr) continue;
     for (const auto &edge : n->next_edges()) visit(edge.function);
   }
   return false;
+}
+
+bool Flight::may_reach(const torch::autograd::Node &node) const {
+  return may_run(node.topological_nr(), [&](const auto &n) { return &n == &node; });
+}
+
+bool Flight::may_add_to(const at::Tensor &leaf) const {
+  // Not accumulator_of(leaf): libtorch makes another one once the leaf's data are of another type.
+  return may_run(0, [&](const auto &n) {
+    auto *accumulator = dynamic_cast<const torch::autograd::AccumulateGrad *>(&n);
+    return accumulator != nullptr && accumulator->variable.is_same(leaf);
+  });
 }
 
 bool Flight::runs_here() const {
@@ -247,6 +261,18 @@ void change_node(const torch::autograd::Node &node, const std::function<void()> 
           "another goroutine runs a backward pass through the tensor's graph: its first hook must come before or "
           "after");
   }
+  change();
+}
+
+void change_data(const at::Tensor &x, const std::function<void()> &change) {
+  c10::Storage before;  // freed without the lock
+  std::lock_guard<std::mutex> lock(passes_mutex);
+  for (const auto &flight : passes) {
+    if (!flight.runs_here() && flight.may_add_to(x))
+      throw ArgumentError(
+          "another goroutine runs a backward pass that reaches the tensor: its data must be set before or after");
+  }
+  if (x.has_storage()) before = x.storage();
   change();
 }
 

@@ -21,6 +21,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "passes.h"
 #include "shim.h"
 
 namespace ls {
@@ -888,6 +889,7 @@ Operator::Operator(const c10::OperatorHandle &h)
   reads_indices_ = index_readers->count(name.name) != 0;
   pointwise_ = h.hasTag(at::Tag::pointwise);
   reads_parts_ = readers->count(name.name) != 0;
+  sets_data_ = name.name == "aten::set_data";
   const auto &formals = h.schema().arguments();
   for (size_t i = 0; i < formals.size(); i++) {
     const std::string &formal = formals[i].name();
@@ -1138,6 +1140,11 @@ void Operator::call(torch::jit::Stack &stack) const {
       out.copy_(result);
     }
     return;
+  }
+  if (sets_data_) {
+    // A pass reads the data of the leaf meanwhile: SIGSEGV.
+    const at::Tensor x = stack[0].toTensor();
+    return change_data(x, [&] { handle.callBoxed(&stack); });
   }
   if (reads_indices_) {
     handle.callBoxed(&stack);

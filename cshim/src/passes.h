@@ -19,8 +19,16 @@ struct Flight {
 
   // Reports whether the pass may run the node.
   bool may_reach(const torch::autograd::Node &node) const;
+  // Reports whether the pass may add to the leaf's gradient.
+  bool may_add_to(const at::Tensor &leaf) const;
   // Reports whether the calling thread is in this pass, or in one that runs within it.
   bool runs_here() const;
+
+ private:
+  // Reports whether the pass may run a node for which matches returns true, among those of at least the
+  // topological number.
+  template <class Matches>
+  bool may_run(uint64_t topological_nr, const Matches &matches) const;
 };
 
 // A backward pass that the calling thread runs, for as long as it exists.
@@ -40,6 +48,10 @@ class Pass {
 // Calls change, which changes what libtorch's engine reads of the node without a lock. Throws ArgumentError if a
 // pass that is not the caller's may run the node. No pass starts during the call.
 void change_node(const torch::autograd::Node &node, const std::function<void()> &change);
+
+// Calls change, which makes x a tensor with other data. Throws ArgumentError if a pass that is not the caller's
+// may add to the gradient of x. No pass, and no other such change, starts during the call.
+void change_data(const at::Tensor &x, const std::function<void()> &change);
 
 // Calls f when no backward pass is in flight: at once, or at the end of the last one. No pass starts during the
 // call; f must not throw. For what hooks of libtorch's C++ code use without a reference.
