@@ -288,6 +288,33 @@ func TestGradsOfManyGoroutines(t *testing.T) {
 	})
 }
 
+// TestStringOfChangingShape prints a tensor whose shape another goroutine changes.
+func TestStringOfChangingShape(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := Ones([]int{16})
+		var done atomic.Bool
+		parallel(2, func(who int) {
+			if who == 0 {
+				defer done.Store(true)
+				for range 20_000 {
+					_ = x.String()
+				}
+				return
+			}
+			for i := 0; !done.Load(); i++ {
+				if err := WithScope(func() error {
+					_, err := Call("aten::resize_", x, []int{1 + 15*(i%2)})
+					return err
+				}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	})
+}
+
 // TestGarbage tests that unreachable tensors outside scopes are freed on many goroutines.
 func TestGarbage(t *testing.T) {
 	begin(t)

@@ -224,8 +224,11 @@ func (t *Tensor) body(indent int) (string, error) {
 		t = dense
 	}
 	p, err := t.printable(DType(m.DType), shape, int(m.Numel))
-	if err != nil {
+	switch {
+	case err != nil:
 		return "", err
+	case len(p.words) != product(p.shape): // or text would index beyond them
+		return "", refused("String", ErrArgument, "another goroutine has changed the tensor's shape")
 	}
 	return p.text(indent), nil
 }
