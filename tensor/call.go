@@ -1055,7 +1055,8 @@ var (
 //
 // Arguments that would end the process are rejected with ErrArgument or ErrNotImplemented. Operators that are
 // internal to libtorch are rejected with ErrArgument; see [CallUnchecked].
-// docs/decisions/0013-unchecked-operators.md describes what is guaranteed.
+// docs/decisions/0013-unchecked-operators.md describes what is guaranteed. An operator that changes a tensor's shape or
+// memory (resize_, unsqueeze_, set_) can end the process if another goroutine uses the tensor meanwhile.
 func Call(name string, args ...any) ([]any, error) { return callByName(name, false, args) }
 
 // CallUnchecked is [Call] without the restriction to public operators: it also runs operators that are internal

@@ -259,7 +259,8 @@ func runGrad(outputs, inputs []*Tensor, opts ...BackwardOption) ([]*Tensor, erro
 
 // Grad returns the accumulated gradient of t, or nil if there is none. A tensor that is not a leaf, such as an operator's
 // result, has none unless RetainGrad was called before Backward. The result shares storage with the gradient that
-// optimizers read. PyTorch: Tensor.grad.
+// optimizers read. A sparse gradient must not be used while another goroutine's backward pass adds to it, which replaces
+// its memory and can end the process. PyTorch: Tensor.grad.
 func (t *Tensor) Grad() *Tensor {
 	if !t.pin() {
 		return passOn("Grad", t)
