@@ -680,6 +680,8 @@ var operators = []struct {
 	{"SparseSoftmax", &opSparseSoftmax, (*Tensor).SparseSoftmax},
 	{"SparseLogSoftmax", &opSparseLogSoftmax, (*Tensor).SparseLogSoftmax},
 	{"SparseSampledAddMM", &opSparseSampledAddMM, (*Tensor).SparseSampledAddMM},
+	{"SparseMM", &opSparseMM, (*Tensor).SparseMM},
+	{"SparseMMReduce", &opSparseMMReduce, (*Tensor).SparseMMReduce},
 }
 
 // optionsByName makes an option from its schema name.

@@ -341,3 +341,33 @@ func (t *Tensor) SparseSampledAddMM(mat1 *Tensor, mat2 *Tensor, opts ...Option) 
 	c.option(4, opts, nil)
 	return c.one()
 }
+
+var opSparseMM = op{name: "aten::_sparse_mm", overload: "", goName: "SparseMM", inPlace: false, args: []argSpec{{"sparse", kindTensor, keyNone, false}, {"dense", kindTensor, keyNone, false}}}
+
+// SparseMM returns the matrix product of sparse x (n, k) and dense (k, m), or of two sparse matrices. It is
+// MatMul but for the gradient of a sparse x, which has values only at the coordinates of x: SparseSoftmax and
+// its kin need such a gradient. PyTorch: torch.sparse.mm.
+//
+//	aten::_sparse_mm(Tensor sparse, Tensor dense) -> Tensor
+func (t *Tensor) SparseMM(dense *Tensor) *Tensor {
+	var c call
+	c.begin(&opSparseMM)
+	c.tensor(0, t)
+	c.tensor(1, dense)
+	return c.one()
+}
+
+var opSparseMMReduce = op{name: "aten::_sparse_mm", overload: "reduce", goName: "SparseMMReduce", inPlace: false, args: []argSpec{{"sparse", kindTensor, keyNone, false}, {"dense", kindTensor, keyNone, false}, {"reduce", kindString, keyNone, false}}}
+
+// SparseMMReduce is SparseMM of a sparse CSR x on the CPU that reduces the products of each element of the
+// result by reduce: "sum", "mean", "amax" or "amin". PyTorch: torch.sparse.mm with reduce=.
+//
+//	aten::_sparse_mm.reduce(Tensor sparse, Tensor dense, str reduce) -> Tensor
+func (t *Tensor) SparseMMReduce(dense *Tensor, reduce string) *Tensor {
+	var c call
+	c.begin(&opSparseMMReduce)
+	c.tensor(0, t)
+	c.tensor(1, dense)
+	c.text(2, reduce)
+	return c.one()
+}

@@ -162,3 +162,57 @@ func TestSparseSum(t *testing.T) {
 		}
 	})
 }
+
+// TestSparseMM tests products whose gradient of the sparse matrix is sparse. The expected values are those of
+// torch.sparse.mm, with torch.sparse.softmax before it and with reduce=.
+func TestSparseMM(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		same := func(what string, x *Tensor, want []float32) {
+			t.Helper()
+			if ok, err := x.AllClose(FromSlice(want, x.Shape())); err != nil || !ok {
+				t.Errorf("%s: %v, want %v (%v)", what, x, want, err)
+			}
+		}
+		size := []int{2, 3}
+		v, w := FromSlice([]float32{1, -2, 3, 0.5}, nil).RequiresGrad_(), Arange(0, 6, Float32).View(3, 2).RequiresGrad_()
+		indices := FromSlice([]int{0, 0, 1, 1, 0, 2, 0, 1}, []int{2, 4})
+		y := SparseCOOTensor(indices, v, size).SparseSoftmax(1).SparseMM(w)
+		if err := y.Square().Sum().Backward(); err != nil {
+			t.Fatal(err)
+		}
+		same("after a softmax", y, []float32{0.18970349431037903, 1.1897034645080566, 0.15171636641025543, 1.1517163515090942})
+		same("its values", v.Grad(), []float32{-0.49853602051734924, 0.49853599071502686, -0.3655019998550415, 0.36550194025039673})
+		same("its matrix", w.Grad(), []float32{0.6418281197547913, 4.395259857177734, 0.02301785536110401, 0.1747342199087143, 0.017993707209825516, 0.11284545063972473})
+		for _, c := range []struct {
+			reduce       string
+			y, v, matrix []float32
+		}{
+			{"sum", []float32{-8, -9, 8, 15}, []float32{-18, -154, 30, 122}, []float32{32, 72, 64, 120, 32, 36}},
+			{"mean", []float32{-4, -4.5, 4, 7.5}, []float32{-4.5, -38.5, 7.5, 30.5}, []float32{8, 18, 16, 30, 8, 9}},
+			{"amax", []float32{0, 1, 8, 12}, []float32{2, 0, 0, 104}, []float32{0, 2, 64, 96, 0, 0}},
+			{"amin", []float32{-8, -10, 0, 3}, []float32{0, -164, 6, 0}, []float32{0, 18, 0, 0, 32, 40}},
+		} {
+			v, w := FromSlice([]float32{1, -2, 3, 4}, nil).RequiresGrad_(), Arange(0, 6, Float32).View(3, 2).RequiresGrad_()
+			y := SparseCSRTensor(FromSlice([]int{0, 2, 4}, nil), FromSlice([]int{0, 2, 0, 1}, nil), v, size).SparseMMReduce(w, c.reduce)
+			if err := y.Square().Sum().Backward(); err != nil {
+				t.Fatal(err)
+			}
+			same(c.reduce, y, c.y)
+			same(c.reduce+", values", v.Grad(), c.v)
+			same(c.reduce+", matrix", w.Grad(), c.matrix)
+		}
+		coo, csr := Ones(size).ToSparse(), Ones(size).ToSparseCSR()
+		for what, x := range map[string]*Tensor{
+			"nil": coo.SparseMM(nil), "sizes": coo.SparseMM(Ones([]int{2, 3})), "a vector": csr.SparseMM(Ones([]int{3})), "a scalar": FromScalar(1).SparseMM(coo),
+			"a dense dimension": Ones([]int{2, 3, 2}).ToSparseDim(2).SparseMM(Ones([]int{3, 2})),
+			"dtypes":            coo.SparseMM(Ones([]int{3, 2}, Float64)), "layouts": csr.SparseMM(Ones([]int{3, 2}).ToSparse()), "devices": coo.SparseMM(Ones([]int{3, 2}, Meta)),
+			"no reduction": csr.SparseMMReduce(Ones([]int{3, 2}), "prod"), "COO": coo.SparseMMReduce(Ones([]int{3, 2}), "sum"),
+			"sizes to reduce": csr.SparseMMReduce(Ones([]int{2, 2}), "sum"),
+		} {
+			if x.Err() == nil {
+				t.Errorf("%s: no error, but %v", what, x)
+			}
+		}
+	})
+}

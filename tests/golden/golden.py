@@ -843,6 +843,12 @@ for op in "SparseSoftmax SparseLogSoftmax".split():
     c(op, sparse(3, 4).to_sparse(), 1), c(op, sparse(3, 4).to_sparse(), 0, dtype=f64, _n="dtype")
 start("SparseSampledAddMM")
 c("SparseSampledAddMM", sparse(3, 4).to_sparse_csr(), NoGrad(f(3, 2)), NoGrad(f(2, 4))), c("SparseSampledAddMM", sparse(3, 4).to_sparse_csr(), NoGrad(f(3, 2)), NoGrad(f(2, 4)), beta=0.5, alpha=2.0, _n="options")
+start("SparseMM")
+c("SparseMM", sparse(3, 4).to_sparse(), f(4, 2)), c("SparseMM", sparse(3, 4).to_sparse_csr(), f(4, 2), _n="csr"), c("SparseMM", sparse(3, 4, d=f64).to_sparse(), f(4, 2, d=f64), _n="float64")
+c("SparseMM", f(2, 3), sparse(3, 4).to_sparse(), _n="on the right"), c("SparseMM", sparse(3, 4).to_sparse(), sparse(4, 2).to_sparse(), _n="both")
+start("SparseMMReduce")
+for r in ("sum", "mean", "amax", "amin"):
+    c("SparseMMReduce", sparse(3, 4).to_sparse_csr(), f(4, 2), r, _n=r)
 
 
 # --- running -----------------------------------------------------------------
