@@ -329,42 +329,65 @@ func (a *MultiheadAttention) fast(in []*tensor.Tensor, masks Masks) bool {
 	return true
 }
 
-// project returns queries, keys and values (N, L, E).
+// project returns queries, keys and values (N, L, E). Like PyTorch it projects (L, N, E) as it is, so that Linear does not
+// copy it and adds the bias within the product, and turns the result. PyTorch also turns BatchFirst's (N, L, E) before, which
+// costs a copy of it; here the last bits may differ then.
 func (a *MultiheadAttention) project(in []*tensor.Tensor, unbatched bool) ([]*tensor.Tensor, error) {
-	batched := make([]*tensor.Tensor, len(in))
-	for i, x := range in {
+	parts, err := a.linears(in)
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range parts {
 		switch {
 		case unbatched:
-			batched[i] = x.Unsqueeze(0)
-		case a.batchFirst:
-			batched[i] = x
-		default:
-			batched[i] = x.Transpose(0, 1)
+			parts[i] = p.Unsqueeze(0)
+		case !a.batchFirst:
+			parts[i] = p.Transpose(0, 1)
 		}
 	}
-	if a.InProjWeight != nil && in[0] == in[1] && in[1] == in[2] {
-		return batched[0].Linear(a.InProjWeight, a.InProjBias).Chunk(3, tensor.Dim(-1))
+	return parts, nil
+}
+
+// linears returns queries, keys and values in the layout of in. Those of one tensor are one product, whose gradient is
+// rounded once.
+func (a *MultiheadAttention) linears(in []*tensor.Tensor) ([]*tensor.Tensor, error) {
+	for _, t := range []*tensor.Tensor{a.InProjWeight, a.InProjBias} {
+		if t != nil && t.Size(0)%3 != 0 {
+			return nil, refuse.Error("MultiheadAttention", tensor.ErrArgument, "InProjWeight and InProjBias must have 3E rows")
+		}
 	}
-	weights := []*tensor.Tensor{a.QProjWeight, a.KProjWeight, a.VProjWeight}
+	q, k, v := in[0], in[1], in[2]
+	shared := a.InProjWeight != nil && k == v
+	if shared && q == k {
+		return q.Linear(a.InProjWeight, a.InProjBias).Chunk(3, tensor.Dim(-1))
+	}
+	// split returns the rows of t for queries, keys and values, those for keys and values as one tensor if shared.
+	split := func(t *tensor.Tensor) ([]*tensor.Tensor, error) {
+		if n := t.Size(0) / 3; shared {
+			return t.SplitWithSizes([]int{n, 2 * n})
+		}
+		return t.Chunk(3)
+	}
+	weights, biases := []*tensor.Tensor{a.QProjWeight, a.KProjWeight, a.VProjWeight}, make([]*tensor.Tensor, 3)
 	var err error
 	if a.InProjWeight != nil {
-		if weights, err = a.InProjWeight.Chunk(3); err != nil {
+		if weights, err = split(a.InProjWeight); err != nil {
 			return nil, err
 		}
 	}
-	biases := make([]*tensor.Tensor, 3)
 	if a.InProjBias != nil {
-		if biases, err = a.InProjBias.Chunk(3); err != nil {
+		if biases, err = split(a.InProjBias); err != nil {
 			return nil, err
 		}
 	}
-	if len(weights) != 3 || len(biases) != 3 {
-		return nil, refuse.Error("MultiheadAttention", tensor.ErrArgument, "InProjWeight and InProjBias must have 3E rows")
+	if !shared {
+		return []*tensor.Tensor{q.Linear(weights[0], biases[0]), k.Linear(weights[1], biases[1]), v.Linear(weights[2], biases[2])}, nil
 	}
-	for i, x := range batched {
-		batched[i] = x.Linear(weights[i], biases[i])
+	both, err := k.Linear(weights[1], biases[1]).Chunk(2, tensor.Dim(-1))
+	if err != nil {
+		return nil, err
 	}
-	return batched, nil
+	return append([]*tensor.Tensor{q.Linear(weights[0], biases[0])}, both...), nil
 }
 
 // additive returns a mask as a floating-point mask, which is added to scores.

@@ -380,6 +380,98 @@ func TestWidthsOfAttention(t *testing.T) {
 	}
 }
 
+// TestProjectionsOfAttention tests that MultiheadAttention rounds as torch.nn.functional.multi_head_attention_forward does: it
+// projects (L, N, E) as it is, and keys that are the values with one product.
+func TestProjectionsOfAttention(t *testing.T) {
+	leak.Check(t)
+	const heads, each = 4, 8
+	const width = heads * each
+	m := nn.NewMultiheadAttention(width, heads, nn.DType(tensor.BFloat16))
+	defer nn.Release(m)
+	err := tensor.WithScope(func() error {
+		if err := errors.Join(tensor.ManualSeed(1), nn.Normal_(m.InProjBias, 0, 1).Err(), nn.Normal_(m.OutProj.Bias, 0, 1).Err()); err != nil {
+			return err
+		}
+		// part is the product with n of the three parts of the parameters.
+		part := func(x *tensor.Tensor, from, n int) *tensor.Tensor {
+			return x.Linear(m.InProjWeight.Narrow(0, from*width, n*width), m.InProjBias.Narrow(0, from*width, n*width))
+		}
+		apart := func(x *tensor.Tensor, n int) []*tensor.Tensor {
+			parts, err := x.Chunk(n, tensor.Dim(-1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return parts
+		}
+		want := func(q, k, v *tensor.Tensor) *tensor.Tensor {
+			var parts []*tensor.Tensor
+			switch {
+			case q == k:
+				parts = apart(part(q, 0, 3), 3)
+			case k == v:
+				parts = append([]*tensor.Tensor{part(q, 0, 1)}, apart(part(k, 1, 2), 2)...)
+			default:
+				parts = []*tensor.Tensor{part(q, 0, 1), part(k, 1, 1), part(v, 2, 1)}
+			}
+			length, batch := q.Size(0), q.Size(1)
+			for i, p := range parts {
+				parts[i] = p.Reshape(p.Size(0), batch*heads, each).Transpose(0, 1).View(batch, heads, p.Size(0), each)
+			}
+			y := tensor.ScaledDotProductAttention(parts[0], parts[1], parts[2]).Permute(2, 0, 1, 3).Reshape(length*batch, width)
+			return m.OutProj.Forward(y).View(length, batch, width)
+		}
+		x, source := tensor.Randn([]int{5, 3, width}, tensor.BFloat16), tensor.Randn([]int{7, 3, width}, tensor.BFloat16)
+		weigh, mask := tensor.Randn([]int{5, 3, width}, tensor.BFloat16), tensor.Zeros([]int{5, 7}, tensor.Bool)
+		for _, what := range []string{"query, key and value", "key and value", "nothing"} {
+			run := func(attend func(q, k, v *tensor.Tensor) *tensor.Tensor) []*tensor.Tensor {
+				q, k := x.Clone().RequiresGrad_(), source.Clone().RequiresGrad_()
+				v := k
+				switch what {
+				case "query, key and value":
+					k, v = q, q
+				case "nothing":
+					v = source
+				}
+				y := attend(q, k, v)
+				if err := y.Mul(weigh).Sum().Backward(); err != nil {
+					t.Fatal(err)
+				}
+				return []*tensor.Tensor{y, q.Grad(), k.Grad()}
+			}
+			expected := run(want)
+			for masked, masks := range map[string]nn.Masks{"no mask": {}, "a mask": {Attn: mask}} {
+				if what == "query, key and value" && masks.Attn != nil {
+					masks.Attn = mask.Narrow(1, 0, 5)
+				}
+				got := run(func(q, k, v *tensor.Tensor) *tensor.Tensor { return m.Attend(q, k, v, masks) })
+				for i, of := range []string{"the result", "the gradient of query", "the gradient of key"} {
+					if same, err := got[i].Equal(expected[i]); masks.Attn == nil && (err != nil || !same) {
+						t.Errorf("%s equal, %s: %s differs: %v", what, masked, of, err)
+					}
+				}
+				golden.Near(t, what+" equal, "+masked, got[0].To(tensor.Float32), data(t, expected[0].To(tensor.Float32)), 0.02, 0.02)
+			}
+		}
+		// Parameters of other sizes.
+		m := &nn.MultiheadAttention{OutProj: m.OutProj, Heads: heads}
+		for _, rows := range []int{4, 1, 0} {
+			m.InProjWeight, m.InProjBias = tensor.Zeros([]int{rows, width}, tensor.BFloat16), tensor.Zeros([]int{rows}, tensor.BFloat16)
+			for _, masks := range []nn.Masks{{}, {Attn: mask}} {
+				for what, in := range map[string][3]*tensor.Tensor{"all": {x, x, x}, "key and value": {x, source, source}, "nothing": {x, source, source.Clone()}} {
+					err := tensor.WithScope(func() error { return m.Attend(in[0], in[1], in[2], masks).Err() })
+					if err == nil {
+						t.Errorf("parameters of %d rows are accepted; %s equal", rows, what)
+					}
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestCausalWithMask tests that attention that is causal and has a mask leaves out what either leaves out, with the weights
 // and without.
 func TestCausalWithMask(t *testing.T) {
