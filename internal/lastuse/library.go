@@ -43,7 +43,7 @@ var retaining = map[string]bool{
 // receiver. The layers that can work in place may, too.
 var aliasing = map[string]int{
 	"(*Dropout).Forward": 0, "(*DropPath).Forward": 0, "(*Identity).Forward": 0, "(*LocalResponseNorm).Forward": 0,
-	"(*Sequential).Forward": 0, "(Layer).Forward": 0, "Pipe": 0,
+	"(*Sequential).Forward": 0, "(*Lazy[M]).Forward": 0, "(*Parametrized).Forward": 0, "(Layer).Forward": 0, "Pipe": 0,
 
 	// The zero values have no layers.
 	"(*TransformerEncoder).Forward": 0, "(*TransformerEncoder).ForwardMasked": 0,
@@ -51,10 +51,10 @@ var aliasing = map[string]int{
 	"(*Transformer).Forward": 1, "(*Transformer).ForwardMasked": 1,
 }
 
-// unstated are functions of package nn about which nothing is stated: wrappers run functions, layers and hooks of users, a
+// unstated are functions of package nn about which nothing is stated: wrappers run functions and hooks of users, a
 // module that is made of tensors holds them, and LinearCrossEntropy needs the class weights again in the backward pass.
 var unstated = map[string]bool{
-	"(Func).Forward": true, "(*Hooked).Forward": true, "(*Lazy[M]).Forward": true, "(*Parametrized).Forward": true, "(*Parametrized).Module": true,
+	"(Func).Forward": true, "(*Hooked).Forward": true, "(*Parametrized).Module": true,
 	"(*weightNorm).RightInverse": true, "(*orthogonal).RightInverse": true, "(*spectralNorm).RightInverse": true,
 	"FunctionalCall": true, "SkipInit": true,
 	"FuseConvBNEval": true, "FuseLinearBNEval": true, "LinearCrossEntropy": true, "(*LinearCrossEntropyLoss).Forward": true,

@@ -199,6 +199,7 @@ var exceptions = map[string]string{
 	"(*nn.Float8Linear).Forward":               "tensor.CallUnchecked holds operands until it returns new handles",
 	"(*nn.Int8Linear).Forward":                 "tensor.CallUnchecked holds operands until it returns new handles",
 	"(*nn.KVCache).Update":                     "it copies the operands, and tensor.TidyAll returns new views of its buffers",
+	"(*nn.Lazy[M]).Forward":                    "its module is a Layer, whose Forward has the contract",
 	"(*nn.LoRALinear).Forward":                 "a Linear, also in 8 bits, borrows its operand and returns a new handle",
 	"(*nn.RotaryEmbedding).ForwardAt":          "its function literal assigns the parameter positions",
 	"(*nn.SwiGLU).Forward":                     "the last layer of its Pipe gets a product, which is a new handle",
