@@ -352,6 +352,15 @@ func (c *call) floats(_ int, v []float64) {
 	}
 }
 
+// optFloats is floats of an argument that may be None, which is nil.
+func (c *call) optFloats(i int, v []float64) {
+	if v == nil {
+		c.put(cshim.Value{Tag: cshim.TagNone})
+		return
+	}
+	c.floats(i, v)
+}
+
 func (c *call) bools(_ int, v []bool) {
 	c.list(cshim.TagBools, len(v))
 	for i := 0; i < len(v); i += 2 {

@@ -43,7 +43,7 @@ func expanded(x *Tensor, dim int) *Tensor {
 // strided are operators whose results depend on strides. Views are refused for some, as are indices for TakeAlongDim and
 // the gradient of MaxUnpool2d. Contiguous may return its receiver. The determinants of singular matrices have gradients
 // that are not finite.
-var strided = strings.Fields("View ViewAs ViewDType ViewAsComplex AsStrided Contiguous TakeAlongDim MaxUnpool2d LogDet LinalgSlogdet")
+var strided = strings.Fields("View ViewAs ViewDType ViewAsComplex AsStrided AsStridedScatter Contiguous TakeAlongDim MaxUnpool2d LogDet LinalgSlogdet")
 
 // TestStrides tests that results and gradients do not depend on the strides of the arguments: each golden case with
 // arguments of other strides has the results that it has with contiguous copies of them.

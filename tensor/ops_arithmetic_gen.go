@@ -414,6 +414,20 @@ func (t *Tensor) FloatPower(exponent any) *Tensor {
 	return c.one()
 }
 
+var opFloatPower_ = op{name: "aten::float_power_", overload: "Tensor", goName: "FloatPower_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"exponent", kindOperand, keyNone, false}}, numbers: []*op{1: &op{name: "aten::float_power_", overload: "Scalar", goName: "FloatPower_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"exponent", kindOperand, keyNone, false}}}}}
+
+// FloatPower_ is [Tensor.FloatPower] in place: it writes into the receiver, which must be float64 or
+// complex128, and returns it. PyTorch: torch.Tensor.float_power_.
+//
+//	aten::float_power_.Tensor(Tensor(a!) self, Tensor exponent) -> Tensor(a!)
+func (t *Tensor) FloatPower_(exponent any) *Tensor {
+	var c call
+	c.begin(&opFloatPower_)
+	c.tensor(0, t)
+	c.operand(1, exponent)
+	return c.inPlace(t)
+}
+
 var opNeg = op{name: "aten::neg", overload: "", goName: "Neg", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
 // Neg returns -x elementwise. Booleans cannot be negated. PyTorch: torch.neg.
@@ -440,6 +454,18 @@ func (t *Tensor) Neg_() *Tensor {
 		return f
 	}
 	return wrote1(&opNeg_, cshim.OpNeg_(t.handle()), t)
+}
+
+var opPositive = op{name: "aten::positive", overload: "", goName: "Positive", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
+
+// Positive returns x, which must not be bool. PyTorch: torch.positive.
+//
+//	aten::positive(Tensor(a) self) -> Tensor(a)
+func (t *Tensor) Positive() *Tensor {
+	var c call
+	c.begin(&opPositive)
+	c.tensor(0, t)
+	return c.one()
 }
 
 var opAbs = op{name: "aten::abs", overload: "", goName: "Abs", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
@@ -1888,6 +1914,20 @@ func Polygamma(n int, self *Tensor) *Tensor {
 	return c.one()
 }
 
+var opPolygamma_ = op{name: "aten::polygamma_", overload: "", goName: "Polygamma_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"n", kindInt, keyNone, false}}}
+
+// Polygamma_ is [Polygamma] in place: it writes into the receiver and returns it. PyTorch:
+// torch.Tensor.polygamma_.
+//
+//	aten::polygamma_(Tensor(a!) self, int n) -> Tensor(a!)
+func (t *Tensor) Polygamma_(n int) *Tensor {
+	var c call
+	c.begin(&opPolygamma_)
+	c.tensor(0, t)
+	c.int(1, n)
+	return c.inPlace(t)
+}
+
 var opMVLGamma = op{name: "aten::mvlgamma", overload: "", goName: "MVLGamma", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"p", kindInt, keyNone, false}}}
 
 // MVLGamma returns the logarithm of the multivariate gamma function of dimension p. PyTorch: torch.mvlgamma.
@@ -2057,6 +2097,135 @@ func (t *Tensor) SpecialBesselJ1() *Tensor {
 	return c.one()
 }
 
+var opSpecialBesselY0 = op{name: "aten::special_bessel_y0", overload: "", goName: "SpecialBesselY0", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
+
+// SpecialBesselY0 returns the Bessel function of the second kind of order 0: -inf at 0, nan below it.
+// Libtorch 2.11 has no gradient of it. PyTorch: torch.special.bessel_y0.
+//
+//	aten::special_bessel_y0(Tensor self) -> Tensor
+func (t *Tensor) SpecialBesselY0() *Tensor {
+	var c call
+	c.begin(&opSpecialBesselY0)
+	c.tensor(0, t)
+	return c.one()
+}
+
+var opSpecialBesselY1 = op{name: "aten::special_bessel_y1", overload: "", goName: "SpecialBesselY1", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
+
+// SpecialBesselY1 returns the Bessel function of the second kind of order 1: -inf at 0, nan below it.
+// Libtorch 2.11 has no gradient of it. PyTorch: torch.special.bessel_y1.
+//
+//	aten::special_bessel_y1(Tensor self) -> Tensor
+func (t *Tensor) SpecialBesselY1() *Tensor {
+	var c call
+	c.begin(&opSpecialBesselY1)
+	c.tensor(0, t)
+	return c.one()
+}
+
+var opSpecialModifiedBesselI0 = op{name: "aten::special_modified_bessel_i0", overload: "", goName: "SpecialModifiedBesselI0", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
+
+// SpecialModifiedBesselI0 returns the modified Bessel function of the first kind of order 0, as [Tensor.I0]
+// does. Libtorch 2.11 has no gradient of it. PyTorch: torch.special.modified_bessel_i0.
+//
+//	aten::special_modified_bessel_i0(Tensor self) -> Tensor
+func (t *Tensor) SpecialModifiedBesselI0() *Tensor {
+	var c call
+	c.begin(&opSpecialModifiedBesselI0)
+	c.tensor(0, t)
+	return c.one()
+}
+
+var opSpecialModifiedBesselI1 = op{name: "aten::special_modified_bessel_i1", overload: "", goName: "SpecialModifiedBesselI1", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
+
+// SpecialModifiedBesselI1 returns the modified Bessel function of the first kind of order 1, as
+// [Tensor.SpecialI1] does. Libtorch 2.11 has no gradient of it. PyTorch: torch.special.modified_bessel_i1.
+//
+//	aten::special_modified_bessel_i1(Tensor self) -> Tensor
+func (t *Tensor) SpecialModifiedBesselI1() *Tensor {
+	var c call
+	c.begin(&opSpecialModifiedBesselI1)
+	c.tensor(0, t)
+	return c.one()
+}
+
+var opSpecialModifiedBesselK0 = op{name: "aten::special_modified_bessel_k0", overload: "", goName: "SpecialModifiedBesselK0", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
+
+// SpecialModifiedBesselK0 returns the modified Bessel function of the second kind of order 0: inf at 0, nan
+// below it. Libtorch 2.11 has no gradient of it. PyTorch: torch.special.modified_bessel_k0.
+//
+//	aten::special_modified_bessel_k0(Tensor self) -> Tensor
+func (t *Tensor) SpecialModifiedBesselK0() *Tensor {
+	var c call
+	c.begin(&opSpecialModifiedBesselK0)
+	c.tensor(0, t)
+	return c.one()
+}
+
+var opSpecialModifiedBesselK1 = op{name: "aten::special_modified_bessel_k1", overload: "", goName: "SpecialModifiedBesselK1", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
+
+// SpecialModifiedBesselK1 returns the modified Bessel function of the second kind of order 1: inf at 0, nan
+// below it. Libtorch 2.11 has no gradient of it. PyTorch: torch.special.modified_bessel_k1.
+//
+//	aten::special_modified_bessel_k1(Tensor self) -> Tensor
+func (t *Tensor) SpecialModifiedBesselK1() *Tensor {
+	var c call
+	c.begin(&opSpecialModifiedBesselK1)
+	c.tensor(0, t)
+	return c.one()
+}
+
+var opSpecialScaledModifiedBesselK0 = op{name: "aten::special_scaled_modified_bessel_k0", overload: "", goName: "SpecialScaledModifiedBesselK0", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}}}
+
+// SpecialScaledModifiedBesselK0 returns exp(x)*K0(x), where K0 is [Tensor.SpecialModifiedBesselK0]. It has no
+// gradient. PyTorch: torch.special.scaled_modified_bessel_k0.
+//
+//	aten::special_scaled_modified_bessel_k0(Tensor x) -> Tensor
+func (t *Tensor) SpecialScaledModifiedBesselK0() *Tensor {
+	var c call
+	c.begin(&opSpecialScaledModifiedBesselK0)
+	c.tensor(0, t)
+	return c.one()
+}
+
+var opSpecialScaledModifiedBesselK1 = op{name: "aten::special_scaled_modified_bessel_k1", overload: "", goName: "SpecialScaledModifiedBesselK1", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}}}
+
+// SpecialScaledModifiedBesselK1 returns exp(x)*K1(x), where K1 is [Tensor.SpecialModifiedBesselK1]. It has no
+// gradient. PyTorch: torch.special.scaled_modified_bessel_k1.
+//
+//	aten::special_scaled_modified_bessel_k1(Tensor x) -> Tensor
+func (t *Tensor) SpecialScaledModifiedBesselK1() *Tensor {
+	var c call
+	c.begin(&opSpecialScaledModifiedBesselK1)
+	c.tensor(0, t)
+	return c.one()
+}
+
+var opSpecialSphericalBesselJ0 = op{name: "aten::special_spherical_bessel_j0", overload: "", goName: "SpecialSphericalBesselJ0", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}}}
+
+// SpecialSphericalBesselJ0 returns the spherical Bessel function of the first kind of order 0, sin(x)/x. It
+// has no gradient. PyTorch: torch.special.spherical_bessel_j0.
+//
+//	aten::special_spherical_bessel_j0(Tensor x) -> Tensor
+func (t *Tensor) SpecialSphericalBesselJ0() *Tensor {
+	var c call
+	c.begin(&opSpecialSphericalBesselJ0)
+	c.tensor(0, t)
+	return c.one()
+}
+
+var opSpecialAiryAi = op{name: "aten::special_airy_ai", overload: "", goName: "SpecialAiryAi", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}}}
+
+// SpecialAiryAi returns the Airy function Ai. It has no gradient. PyTorch: torch.special.airy_ai.
+//
+//	aten::special_airy_ai(Tensor x) -> Tensor
+func (t *Tensor) SpecialAiryAi() *Tensor {
+	var c call
+	c.begin(&opSpecialAiryAi)
+	c.tensor(0, t)
+	return c.one()
+}
+
 var opSpecialEntr = op{name: "aten::special_entr", overload: "", goName: "SpecialEntr", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
 // SpecialEntr returns -x*log(x), 0 at 0 and -inf below 0. PyTorch: torch.special.entr.
@@ -2144,6 +2313,178 @@ func (t *Tensor) SpecialZeta(other any) *Tensor {
 	c.begin(&opSpecialZeta)
 	c.tensor(0, t)
 	c.operand(1, other)
+	return c.one()
+}
+
+var opSpecialChebyshevPolynomialT = op{name: "aten::special_chebyshev_polynomial_t", overload: "", goName: "SpecialChebyshevPolynomialT", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}, {"n", kindOperand, keyNone, false}}}
+
+// SpecialChebyshevPolynomialT returns the Chebyshev polynomial of the first kind of degree n at x, broadcast,
+// and 0 for a negative degree. It has no gradient. PyTorch: torch.special.chebyshev_polynomial_t.
+//
+//	aten::special_chebyshev_polynomial_t(Tensor x, Tensor n) -> Tensor
+func (t *Tensor) SpecialChebyshevPolynomialT(n any) *Tensor {
+	var c call
+	c.begin(&opSpecialChebyshevPolynomialT)
+	c.tensor(0, t)
+	c.operand(1, n)
+	return c.one()
+}
+
+var opSpecialChebyshevPolynomialU = op{name: "aten::special_chebyshev_polynomial_u", overload: "", goName: "SpecialChebyshevPolynomialU", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}, {"n", kindOperand, keyNone, false}}}
+
+// SpecialChebyshevPolynomialU returns the Chebyshev polynomial of the second kind of degree n at x,
+// broadcast, and 0 for a negative degree. It has no gradient. PyTorch: torch.special.chebyshev_polynomial_u.
+//
+//	aten::special_chebyshev_polynomial_u(Tensor x, Tensor n) -> Tensor
+func (t *Tensor) SpecialChebyshevPolynomialU(n any) *Tensor {
+	var c call
+	c.begin(&opSpecialChebyshevPolynomialU)
+	c.tensor(0, t)
+	c.operand(1, n)
+	return c.one()
+}
+
+var opSpecialChebyshevPolynomialV = op{name: "aten::special_chebyshev_polynomial_v", overload: "", goName: "SpecialChebyshevPolynomialV", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}, {"n", kindOperand, keyNone, false}}}
+
+// SpecialChebyshevPolynomialV returns the Chebyshev polynomial of the third kind of degree n at x, broadcast,
+// and 0 for a negative degree. It has no gradient. PyTorch: torch.special.chebyshev_polynomial_v.
+//
+//	aten::special_chebyshev_polynomial_v(Tensor x, Tensor n) -> Tensor
+func (t *Tensor) SpecialChebyshevPolynomialV(n any) *Tensor {
+	var c call
+	c.begin(&opSpecialChebyshevPolynomialV)
+	c.tensor(0, t)
+	c.operand(1, n)
+	return c.one()
+}
+
+var opSpecialChebyshevPolynomialW = op{name: "aten::special_chebyshev_polynomial_w", overload: "", goName: "SpecialChebyshevPolynomialW", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}, {"n", kindOperand, keyNone, false}}}
+
+// SpecialChebyshevPolynomialW returns the Chebyshev polynomial of the fourth kind of degree n at x,
+// broadcast, and 0 for a negative degree. It has no gradient. PyTorch: torch.special.chebyshev_polynomial_w.
+//
+//	aten::special_chebyshev_polynomial_w(Tensor x, Tensor n) -> Tensor
+func (t *Tensor) SpecialChebyshevPolynomialW(n any) *Tensor {
+	var c call
+	c.begin(&opSpecialChebyshevPolynomialW)
+	c.tensor(0, t)
+	c.operand(1, n)
+	return c.one()
+}
+
+var opSpecialShiftedChebyshevPolynomialT = op{name: "aten::special_shifted_chebyshev_polynomial_t", overload: "", goName: "SpecialShiftedChebyshevPolynomialT", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}, {"n", kindOperand, keyNone, false}}}
+
+// SpecialShiftedChebyshevPolynomialT returns the Chebyshev polynomial of the first kind, shifted to [0, 1],
+// of degree n at x, broadcast, and 0 for a negative degree. It has no gradient. PyTorch:
+// torch.special.shifted_chebyshev_polynomial_t.
+//
+//	aten::special_shifted_chebyshev_polynomial_t(Tensor x, Tensor n) -> Tensor
+func (t *Tensor) SpecialShiftedChebyshevPolynomialT(n any) *Tensor {
+	var c call
+	c.begin(&opSpecialShiftedChebyshevPolynomialT)
+	c.tensor(0, t)
+	c.operand(1, n)
+	return c.one()
+}
+
+var opSpecialShiftedChebyshevPolynomialU = op{name: "aten::special_shifted_chebyshev_polynomial_u", overload: "", goName: "SpecialShiftedChebyshevPolynomialU", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}, {"n", kindOperand, keyNone, false}}}
+
+// SpecialShiftedChebyshevPolynomialU returns the Chebyshev polynomial of the second kind, shifted to [0, 1],
+// of degree n at x, broadcast, and 0 for a negative degree. It has no gradient. PyTorch:
+// torch.special.shifted_chebyshev_polynomial_u.
+//
+//	aten::special_shifted_chebyshev_polynomial_u(Tensor x, Tensor n) -> Tensor
+func (t *Tensor) SpecialShiftedChebyshevPolynomialU(n any) *Tensor {
+	var c call
+	c.begin(&opSpecialShiftedChebyshevPolynomialU)
+	c.tensor(0, t)
+	c.operand(1, n)
+	return c.one()
+}
+
+var opSpecialShiftedChebyshevPolynomialV = op{name: "aten::special_shifted_chebyshev_polynomial_v", overload: "", goName: "SpecialShiftedChebyshevPolynomialV", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}, {"n", kindOperand, keyNone, false}}}
+
+// SpecialShiftedChebyshevPolynomialV returns the Chebyshev polynomial of the third kind, shifted to [0, 1],
+// of degree n at x, broadcast, and 0 for a negative degree. It has no gradient. PyTorch:
+// torch.special.shifted_chebyshev_polynomial_v.
+//
+//	aten::special_shifted_chebyshev_polynomial_v(Tensor x, Tensor n) -> Tensor
+func (t *Tensor) SpecialShiftedChebyshevPolynomialV(n any) *Tensor {
+	var c call
+	c.begin(&opSpecialShiftedChebyshevPolynomialV)
+	c.tensor(0, t)
+	c.operand(1, n)
+	return c.one()
+}
+
+var opSpecialShiftedChebyshevPolynomialW = op{name: "aten::special_shifted_chebyshev_polynomial_w", overload: "", goName: "SpecialShiftedChebyshevPolynomialW", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}, {"n", kindOperand, keyNone, false}}}
+
+// SpecialShiftedChebyshevPolynomialW returns the Chebyshev polynomial of the fourth kind, shifted to [0, 1],
+// of degree n at x, broadcast, and 0 for a negative degree. It has no gradient. PyTorch:
+// torch.special.shifted_chebyshev_polynomial_w.
+//
+//	aten::special_shifted_chebyshev_polynomial_w(Tensor x, Tensor n) -> Tensor
+func (t *Tensor) SpecialShiftedChebyshevPolynomialW(n any) *Tensor {
+	var c call
+	c.begin(&opSpecialShiftedChebyshevPolynomialW)
+	c.tensor(0, t)
+	c.operand(1, n)
+	return c.one()
+}
+
+var opSpecialHermitePolynomialH = op{name: "aten::special_hermite_polynomial_h", overload: "", goName: "SpecialHermitePolynomialH", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}, {"n", kindOperand, keyNone, false}}}
+
+// SpecialHermitePolynomialH returns the physicists' Hermite polynomial of degree n at x, broadcast, and 0 for
+// a negative degree. It has no gradient. PyTorch: torch.special.hermite_polynomial_h.
+//
+//	aten::special_hermite_polynomial_h(Tensor x, Tensor n) -> Tensor
+func (t *Tensor) SpecialHermitePolynomialH(n any) *Tensor {
+	var c call
+	c.begin(&opSpecialHermitePolynomialH)
+	c.tensor(0, t)
+	c.operand(1, n)
+	return c.one()
+}
+
+var opSpecialHermitePolynomialHe = op{name: "aten::special_hermite_polynomial_he", overload: "", goName: "SpecialHermitePolynomialHe", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}, {"n", kindOperand, keyNone, false}}}
+
+// SpecialHermitePolynomialHe returns the probabilists' Hermite polynomial of degree n at x, broadcast, and 0
+// for a negative degree. It has no gradient. PyTorch: torch.special.hermite_polynomial_he.
+//
+//	aten::special_hermite_polynomial_he(Tensor x, Tensor n) -> Tensor
+func (t *Tensor) SpecialHermitePolynomialHe(n any) *Tensor {
+	var c call
+	c.begin(&opSpecialHermitePolynomialHe)
+	c.tensor(0, t)
+	c.operand(1, n)
+	return c.one()
+}
+
+var opSpecialLaguerrePolynomialL = op{name: "aten::special_laguerre_polynomial_l", overload: "", goName: "SpecialLaguerrePolynomialL", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}, {"n", kindOperand, keyNone, false}}}
+
+// SpecialLaguerrePolynomialL returns the Laguerre polynomial of degree n at x, broadcast, and 0 for a
+// negative degree. It has no gradient. PyTorch: torch.special.laguerre_polynomial_l.
+//
+//	aten::special_laguerre_polynomial_l(Tensor x, Tensor n) -> Tensor
+func (t *Tensor) SpecialLaguerrePolynomialL(n any) *Tensor {
+	var c call
+	c.begin(&opSpecialLaguerrePolynomialL)
+	c.tensor(0, t)
+	c.operand(1, n)
+	return c.one()
+}
+
+var opSpecialLegendrePolynomialP = op{name: "aten::special_legendre_polynomial_p", overload: "", goName: "SpecialLegendrePolynomialP", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}, {"n", kindOperand, keyNone, false}}}
+
+// SpecialLegendrePolynomialP returns the Legendre polynomial of degree n at x, broadcast, and 0 for a
+// negative degree. It has no gradient. PyTorch: torch.special.legendre_polynomial_p.
+//
+//	aten::special_legendre_polynomial_p(Tensor x, Tensor n) -> Tensor
+func (t *Tensor) SpecialLegendrePolynomialP(n any) *Tensor {
+	var c call
+	c.begin(&opSpecialLegendrePolynomialP)
+	c.tensor(0, t)
+	c.operand(1, n)
 	return c.one()
 }
 
@@ -2246,6 +2587,20 @@ func (t *Tensor) Ldexp(other any) *Tensor {
 	c.tensor(0, t)
 	c.operand(1, other)
 	return c.one()
+}
+
+var opLdexp_ = op{name: "aten::ldexp_", overload: "", goName: "Ldexp_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindOperand, keyNone, false}}}
+
+// Ldexp_ is [Tensor.Ldexp] in place: it writes into the receiver and returns it. PyTorch:
+// torch.Tensor.ldexp_.
+//
+//	aten::ldexp_(Tensor(a!) self, Tensor other) -> Tensor(a!)
+func (t *Tensor) Ldexp_(other any) *Tensor {
+	var c call
+	c.begin(&opLdexp_)
+	c.tensor(0, t)
+	c.operand(1, other)
+	return c.inPlace(t)
 }
 
 var opFrexp = op{name: "aten::frexp", overload: "Tensor", goName: "Frexp", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}

@@ -141,6 +141,24 @@ func (t *Tensor) AlphaDropout(p float64, opts ...Option) *Tensor {
 	return c.one()
 }
 
+var opAlphaDropout_ = op{name: "aten::alpha_dropout_", overload: "", goName: "AlphaDropout_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"p", kindFloat, keyNone, false}, {"train", kindBool, keyTrain, false}}}
+
+// AlphaDropout_ is [Tensor.AlphaDropout] in place: it writes into the receiver and returns it. PyTorch:
+// torch.nn.functional.alpha_dropout(inplace=True).
+//
+// Options: Train.
+//
+//	aten::alpha_dropout_(Tensor(a!) self, float p, bool train) -> Tensor(a!)
+func (t *Tensor) AlphaDropout_(p float64, opts ...Option) *Tensor {
+	var c call
+	c.begin(&opAlphaDropout_)
+	c.options(opts)
+	c.tensor(0, t)
+	c.float(1, p)
+	c.option(2, opts, true)
+	return c.inPlace(t)
+}
+
 var opFeatureDropout = op{name: "aten::feature_dropout", overload: "", goName: "FeatureDropout", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"p", kindFloat, keyNone, false}, {"train", kindBool, keyTrain, false}}}
 
 // FeatureDropout is Dropout of whole channels of x (N, C, *). PyTorch: torch.nn.functional.dropout2d.
@@ -156,6 +174,60 @@ func (t *Tensor) FeatureDropout(p float64, opts ...Option) *Tensor {
 	c.float(1, p)
 	c.option(2, opts, true)
 	return c.one()
+}
+
+var opFeatureDropout_ = op{name: "aten::feature_dropout_", overload: "", goName: "FeatureDropout_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"p", kindFloat, keyNone, false}, {"train", kindBool, keyTrain, false}}}
+
+// FeatureDropout_ is [Tensor.FeatureDropout] in place: it writes into the receiver and returns it. PyTorch:
+// torch.feature_dropout_.
+//
+// Options: Train.
+//
+//	aten::feature_dropout_(Tensor(a!) self, float p, bool train) -> Tensor(a!)
+func (t *Tensor) FeatureDropout_(p float64, opts ...Option) *Tensor {
+	var c call
+	c.begin(&opFeatureDropout_)
+	c.options(opts)
+	c.tensor(0, t)
+	c.float(1, p)
+	c.option(2, opts, true)
+	return c.inPlace(t)
+}
+
+var opFeatureAlphaDropout = op{name: "aten::feature_alpha_dropout", overload: "", goName: "FeatureAlphaDropout", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"p", kindFloat, keyNone, false}, {"train", kindBool, keyTrain, false}}}
+
+// FeatureAlphaDropout is [Tensor.AlphaDropout] of whole channels (N, C, ...). PyTorch:
+// torch.nn.functional.feature_alpha_dropout.
+//
+// Options: Train.
+//
+//	aten::feature_alpha_dropout(Tensor input, float p, bool train) -> Tensor
+func (t *Tensor) FeatureAlphaDropout(p float64, opts ...Option) *Tensor {
+	var c call
+	c.begin(&opFeatureAlphaDropout)
+	c.options(opts)
+	c.tensor(0, t)
+	c.float(1, p)
+	c.option(2, opts, true)
+	return c.one()
+}
+
+var opFeatureAlphaDropout_ = op{name: "aten::feature_alpha_dropout_", overload: "", goName: "FeatureAlphaDropout_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"p", kindFloat, keyNone, false}, {"train", kindBool, keyTrain, false}}}
+
+// FeatureAlphaDropout_ is [Tensor.FeatureAlphaDropout] in place: it writes into the receiver and returns it.
+// PyTorch: torch.nn.functional.feature_alpha_dropout(inplace=True).
+//
+// Options: Train.
+//
+//	aten::feature_alpha_dropout_(Tensor(a!) self, float p, bool train) -> Tensor(a!)
+func (t *Tensor) FeatureAlphaDropout_(p float64, opts ...Option) *Tensor {
+	var c call
+	c.begin(&opFeatureAlphaDropout_)
+	c.options(opts)
+	c.tensor(0, t)
+	c.float(1, p)
+	c.option(2, opts, true)
+	return c.inPlace(t)
 }
 
 var opLSTM = op{name: "aten::lstm", overload: "input", goName: "LSTM", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"hx", kindTensors, keyNone, false}, {"params", kindTensors, keyNone, false}, {"has_biases", kindBool, keyHasBiases, false}, {"num_layers", kindInt, keyNumLayers, false}, {"dropout", kindFloat, keyDropout, false}, {"train", kindBool, keyTrain, false}, {"bidirectional", kindBool, keyBidirectional, false}, {"batch_first", kindBool, keyBatchFirst, false}}}

@@ -553,6 +553,29 @@ func (t *Tensor) NewEmpty(size []int, opts ...Option) *Tensor {
 	return c.one()
 }
 
+var opNewEmptyStrided = op{name: "aten::new_empty_strided", overload: "", goName: "NewEmptyStrided", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"size", kindInts, keyNone, false}, {"stride", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
+
+// NewEmptyStrided returns a tensor of the given size and strides (both counted in elements) whose contents
+// are undefined, with x's dtype and device unless options say otherwise. PyTorch:
+// torch.Tensor.new_empty_strided.
+//
+// Options: DType, Layout, Device, PinMemory.
+//
+//	aten::new_empty_strided(Tensor self, SymInt[] size, SymInt[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+func (t *Tensor) NewEmptyStrided(size []int, stride []int, opts ...Option) *Tensor {
+	var c call
+	c.begin(&opNewEmptyStrided)
+	c.options(opts)
+	c.tensor(0, t)
+	c.ints(1, size)
+	c.ints(2, stride)
+	c.option(3, opts, nil)
+	c.option(4, opts, nil)
+	c.option(5, opts, nil)
+	c.option(6, opts, nil)
+	return c.one()
+}
+
 var opTrilIndices = op{name: "aten::tril_indices", overload: "", goName: "TrilIndices", inPlace: false, args: []argSpec{{"row", kindInt, keyNone, false}, {"col", kindInt, keyNone, false}, {"offset", kindInt, keyOffset, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // TrilIndices returns the row and column indices of the lower triangle of a row x col matrix, shape (2, n),

@@ -261,6 +261,80 @@ func (t *Tensor) FFTIRFFTN(opts ...Option) *Tensor {
 	return c.one()
 }
 
+var opFFTHFFT2 = op{name: "aten::fft_hfft2", overload: "", goName: "FFTHFFT2", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"s", kindInts, keyS, true}, {"dim", kindInts, keyDim, false}, {"norm", kindString, keyNorm, true}}}
+
+// FFTHFFT2 is the transform of a Hermitian half signal to real numbers over two dimensions Dim (the last two
+// by default), the last one halved. PyTorch: torch.fft.hfft2.
+//
+// Options: S, Dim, Norm.
+//
+//	aten::fft_hfft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2,-1], str? norm=None) -> Tensor
+func (t *Tensor) FFTHFFT2(opts ...Option) *Tensor {
+	var c call
+	c.begin(&opFFTHFFT2)
+	c.options(opts)
+	c.tensor(0, t)
+	c.option(1, opts, nil)
+	c.option(2, opts, nil)
+	c.option(3, opts, nil)
+	return c.one()
+}
+
+var opFFTIHFFT2 = op{name: "aten::fft_ihfft2", overload: "", goName: "FFTIHFFT2", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"s", kindInts, keyS, true}, {"dim", kindInts, keyDim, false}, {"norm", kindString, keyNorm, true}}}
+
+// FFTIHFFT2 is the inverse of FFTHFFT2. PyTorch: torch.fft.ihfft2.
+//
+// Options: S, Dim, Norm.
+//
+//	aten::fft_ihfft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2,-1], str? norm=None) -> Tensor
+func (t *Tensor) FFTIHFFT2(opts ...Option) *Tensor {
+	var c call
+	c.begin(&opFFTIHFFT2)
+	c.options(opts)
+	c.tensor(0, t)
+	c.option(1, opts, nil)
+	c.option(2, opts, nil)
+	c.option(3, opts, nil)
+	return c.one()
+}
+
+var opFFTHFFTN = op{name: "aten::fft_hfftn", overload: "", goName: "FFTHFFTN", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"s", kindInts, keyS, true}, {"dim", kindInts, keyDim, true}, {"norm", kindString, keyNorm, true}}}
+
+// FFTHFFTN is the transform of a Hermitian half signal to real numbers over Dim (all by default), the last
+// one halved. PyTorch: torch.fft.hfftn.
+//
+// Options: S, Dim, Norm.
+//
+//	aten::fft_hfftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor
+func (t *Tensor) FFTHFFTN(opts ...Option) *Tensor {
+	var c call
+	c.begin(&opFFTHFFTN)
+	c.options(opts)
+	c.tensor(0, t)
+	c.option(1, opts, nil)
+	c.option(2, opts, nil)
+	c.option(3, opts, nil)
+	return c.one()
+}
+
+var opFFTIHFFTN = op{name: "aten::fft_ihfftn", overload: "", goName: "FFTIHFFTN", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"s", kindInts, keyS, true}, {"dim", kindInts, keyDim, true}, {"norm", kindString, keyNorm, true}}}
+
+// FFTIHFFTN is the inverse of FFTHFFTN. PyTorch: torch.fft.ihfftn.
+//
+// Options: S, Dim, Norm.
+//
+//	aten::fft_ihfftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor
+func (t *Tensor) FFTIHFFTN(opts ...Option) *Tensor {
+	var c call
+	c.begin(&opFFTIHFFTN)
+	c.options(opts)
+	c.tensor(0, t)
+	c.option(1, opts, nil)
+	c.option(2, opts, nil)
+	c.option(3, opts, nil)
+	return c.one()
+}
+
 var opFFTFFTShift = op{name: "aten::fft_fftshift", overload: "", goName: "FFTFFTShift", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInts, keyDim, true}}}
 
 // FFTFFTShift moves frequency 0 to the middle along Dim (all by default). PyTorch: torch.fft.fftshift.

@@ -548,6 +548,41 @@ func (t *Tensor) LinalgInv() *Tensor {
 	return c.one()
 }
 
+var opLinalgInvEx = op{name: "aten::linalg_inv_ex", overload: "", goName: "LinalgInvEx", inPlace: false, args: []argSpec{{"A", kindTensor, keyNone, false}, {"check_errors", kindBool, keyCheckErrors, false}}}
+
+// LinalgInvEx is LinalgInv without an error for singular matrices, so that a device need not be waited for.
+// It returns the inverse and, for each matrix, the position of the first pivot that is 0, or 0. PyTorch:
+// torch.linalg.inv_ex.
+//
+// Options: CheckErrors.
+//
+//	aten::linalg_inv_ex(Tensor A, *, bool check_errors=False) -> (Tensor inverse, Tensor info)
+func (t *Tensor) LinalgInvEx(opts ...Option) (*Tensor, *Tensor) {
+	var c call
+	c.begin(&opLinalgInvEx)
+	c.options(opts)
+	c.tensor(0, t)
+	c.option(1, opts, nil)
+	return c.two()
+}
+
+var opLinalgTensorInv = op{name: "aten::linalg_tensorinv", overload: "", goName: "LinalgTensorInv", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"ind", kindInt, keyInd, false}}}
+
+// LinalgTensorInv returns the inverse of x under TensorDot: the first Ind dimensions (2 by default) have as
+// many elements as the others, which come first in the result. PyTorch: torch.linalg.tensorinv.
+//
+// Options: Ind.
+//
+//	aten::linalg_tensorinv(Tensor self, int ind=2) -> Tensor
+func (t *Tensor) LinalgTensorInv(opts ...Option) *Tensor {
+	var c call
+	c.begin(&opLinalgTensorInv)
+	c.options(opts)
+	c.tensor(0, t)
+	c.option(1, opts, nil)
+	return c.one()
+}
+
 var opLinalgDet = op{name: "aten::linalg_det", overload: "", goName: "LinalgDet", inPlace: false, args: []argSpec{{"A", kindTensor, keyNone, false}}}
 
 // LinalgDet returns the determinant of square matrices (*, n, n), shape (*). PyTorch: torch.linalg.det.
@@ -587,6 +622,44 @@ func (t *Tensor) LinalgSolve(b *Tensor, opts ...Option) *Tensor {
 	c.options(opts)
 	c.tensor(0, t)
 	c.tensor(1, b)
+	c.option(2, opts, nil)
+	return c.one()
+}
+
+var opLinalgSolveEx = op{name: "aten::linalg_solve_ex", overload: "", goName: "LinalgSolveEx", inPlace: false, args: []argSpec{{"A", kindTensor, keyNone, false}, {"B", kindTensor, keyNone, false}, {"left", kindBool, keyLeft, false}, {"check_errors", kindBool, keyCheckErrors, false}}}
+
+// LinalgSolveEx is LinalgSolve without an error for singular matrices, so that a device need not be waited
+// for. It returns the solution and, for each matrix, the position of the first pivot that is 0, or 0.
+// PyTorch: torch.linalg.solve_ex.
+//
+// Options: Left, CheckErrors.
+//
+//	aten::linalg_solve_ex(Tensor A, Tensor B, *, bool left=True, bool check_errors=False) -> (Tensor result, Tensor info)
+func (t *Tensor) LinalgSolveEx(b *Tensor, opts ...Option) (*Tensor, *Tensor) {
+	var c call
+	c.begin(&opLinalgSolveEx)
+	c.options(opts)
+	c.tensor(0, t)
+	c.tensor(1, b)
+	c.option(2, opts, nil)
+	c.option(3, opts, nil)
+	return c.two()
+}
+
+var opLinalgTensorSolve = op{name: "aten::linalg_tensorsolve", overload: "", goName: "LinalgTensorSolve", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindTensor, keyNone, false}, {"dims", kindInts, keyDims, true}}}
+
+// LinalgTensorSolve solves TensorDot(A, X) = other over all dimensions of X, which are the last of A; Dims
+// are moved to the end of A first. PyTorch: torch.linalg.tensorsolve.
+//
+// Options: Dims.
+//
+//	aten::linalg_tensorsolve(Tensor self, Tensor other, int[]? dims=None) -> Tensor
+func (t *Tensor) LinalgTensorSolve(other *Tensor, opts ...Option) *Tensor {
+	var c call
+	c.begin(&opLinalgTensorSolve)
+	c.options(opts)
+	c.tensor(0, t)
+	c.tensor(1, other)
 	c.option(2, opts, nil)
 	return c.one()
 }
@@ -719,6 +792,54 @@ func (t *Tensor) LinalgQR(opts ...Option) (*Tensor, *Tensor) {
 	return c.two()
 }
 
+var opGeqrf = op{name: "aten::geqrf", overload: "", goName: "Geqrf", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
+
+// Geqrf returns the QR decomposition of (*, m, n) as LAPACK does: R in the upper triangle, the vectors of the
+// Householder reflections below it, and their factors. LinalgQR returns Q and R. It cannot be differentiated.
+// PyTorch: torch.geqrf.
+//
+//	aten::geqrf(Tensor self) -> (Tensor a, Tensor tau)
+func (t *Tensor) Geqrf() (*Tensor, *Tensor) {
+	var c call
+	c.begin(&opGeqrf)
+	c.tensor(0, t)
+	return c.two()
+}
+
+var opLinalgHouseholderProduct = op{name: "aten::linalg_householder_product", overload: "", goName: "LinalgHouseholderProduct", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"tau", kindTensor, keyNone, false}}}
+
+// LinalgHouseholderProduct returns the first n columns of a product of Householder reflections: Q of the
+// results of Geqrf, (*, m, n) and (*, k). PyTorch: torch.linalg.householder_product.
+//
+//	aten::linalg_householder_product(Tensor input, Tensor tau) -> Tensor
+func (t *Tensor) LinalgHouseholderProduct(tau *Tensor) *Tensor {
+	var c call
+	c.begin(&opLinalgHouseholderProduct)
+	c.tensor(0, t)
+	c.tensor(1, tau)
+	return c.one()
+}
+
+var opOrmqr = op{name: "aten::ormqr", overload: "", goName: "Ormqr", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"input2", kindTensor, keyNone, false}, {"input3", kindTensor, keyNone, false}, {"left", kindBool, keyLeft, false}, {"transpose", kindBool, keyTranspose, false}}}
+
+// Ormqr multiplies input3 by the square Q of the results of Geqrf, x and input2: Q input3, or input3 Q when
+// Left is false. Transpose takes the conjugate transpose of Q. PyTorch: torch.ormqr.
+//
+// Options: Left, Transpose.
+//
+//	aten::ormqr(Tensor self, Tensor input2, Tensor input3, bool left=True, bool transpose=False) -> Tensor
+func (t *Tensor) Ormqr(input2 *Tensor, input3 *Tensor, opts ...Option) *Tensor {
+	var c call
+	c.begin(&opOrmqr)
+	c.options(opts)
+	c.tensor(0, t)
+	c.tensor(1, input2)
+	c.tensor(2, input3)
+	c.option(3, opts, nil)
+	c.option(4, opts, nil)
+	return c.one()
+}
+
 var opLinalgSVD = op{name: "aten::linalg_svd", overload: "", goName: "LinalgSVD", inPlace: false, args: []argSpec{{"A", kindTensor, keyNone, false}, {"full_matrices", kindBool, keyFullMatrices, false}, {"driver", kindString, keyDriver, true}}}
 
 // LinalgSVD returns U, S and Vh of the singular value decomposition of (*, m, n), with the singular values in
@@ -849,6 +970,44 @@ func (t *Tensor) LinalgLUFactor(opts ...Option) (*Tensor, *Tensor) {
 	return c.two()
 }
 
+var opLinalgLUFactorEx = op{name: "aten::linalg_lu_factor_ex", overload: "", goName: "LinalgLUFactorEx", inPlace: false, args: []argSpec{{"A", kindTensor, keyNone, false}, {"pivot", kindBool, keyPivot, false}, {"check_errors", kindBool, keyCheckErrors, false}}}
+
+// LinalgLUFactorEx is LinalgLUFactor without an error for singular matrices, so that a device need not be
+// waited for. It also returns for each matrix the position of the first pivot that is 0, or 0. PyTorch:
+// torch.linalg.lu_factor_ex.
+//
+// Options: Pivot, CheckErrors.
+//
+//	aten::linalg_lu_factor_ex(Tensor A, *, bool pivot=True, bool check_errors=False) -> (Tensor LU, Tensor pivots, Tensor info)
+func (t *Tensor) LinalgLUFactorEx(opts ...Option) (*Tensor, *Tensor, *Tensor) {
+	var c call
+	c.begin(&opLinalgLUFactorEx)
+	c.options(opts)
+	c.tensor(0, t)
+	c.option(1, opts, nil)
+	c.option(2, opts, nil)
+	return c.three()
+}
+
+var opLUUnpack = op{name: "aten::lu_unpack", overload: "", goName: "LUUnpack", inPlace: false, args: []argSpec{{"LU_data", kindTensor, keyNone, false}, {"LU_pivots", kindTensor, keyNone, false}, {"unpack_data", kindBool, keyUnpackData, false}, {"unpack_pivots", kindBool, keyUnpackPivots, false}}}
+
+// LUUnpack returns P, L and U of the results of LinalgLUFactor. L and U are empty without UnpackData, and P
+// without UnpackPivots (both true by default). PyTorch: torch.lu_unpack.
+//
+// Options: UnpackData, UnpackPivots.
+//
+//	aten::lu_unpack(Tensor LU_data, Tensor LU_pivots, bool unpack_data=True, bool unpack_pivots=True) -> (Tensor P, Tensor L, Tensor U)
+func (t *Tensor) LUUnpack(lUPivots *Tensor, opts ...Option) (*Tensor, *Tensor, *Tensor) {
+	var c call
+	c.begin(&opLUUnpack)
+	c.options(opts)
+	c.tensor(0, t)
+	c.tensor(1, lUPivots)
+	c.option(2, opts, nil)
+	c.option(3, opts, nil)
+	return c.three()
+}
+
 var opLinalgLUSolve = op{name: "aten::linalg_lu_solve", overload: "", goName: "LinalgLUSolve", inPlace: false, args: []argSpec{{"LU", kindTensor, keyNone, false}, {"pivots", kindTensor, keyNone, false}, {"B", kindTensor, keyNone, false}, {"left", kindBool, keyLeft, false}, {"adjoint", kindBool, keyAdjoint, false}}}
 
 // LinalgLUSolve solves A X = B given the LU decomposition and pivots of A. PyTorch: torch.linalg.lu_solve.
@@ -865,6 +1024,61 @@ func (t *Tensor) LinalgLUSolve(pivots *Tensor, b *Tensor, opts ...Option) *Tenso
 	c.tensor(2, b)
 	c.option(3, opts, nil)
 	c.option(4, opts, nil)
+	return c.one()
+}
+
+var opLinalgLDLFactor = op{name: "aten::linalg_ldl_factor", overload: "", goName: "LinalgLDLFactor", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"hermitian", kindBool, keyHermitian, false}}}
+
+// LinalgLDLFactor returns the packed LDL decomposition of symmetric matrices (Hermitian says that complex
+// ones are equal to their conjugate transpose) and the int32 pivots, as LinalgLDLSolve takes them. PyTorch:
+// torch.linalg.ldl_factor.
+//
+// Options: Hermitian.
+//
+//	aten::linalg_ldl_factor(Tensor self, *, bool hermitian=False) -> (Tensor LD, Tensor pivots)
+func (t *Tensor) LinalgLDLFactor(opts ...Option) (*Tensor, *Tensor) {
+	var c call
+	c.begin(&opLinalgLDLFactor)
+	c.options(opts)
+	c.tensor(0, t)
+	c.option(1, opts, nil)
+	return c.two()
+}
+
+var opLinalgLDLFactorEx = op{name: "aten::linalg_ldl_factor_ex", overload: "", goName: "LinalgLDLFactorEx", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"hermitian", kindBool, keyHermitian, false}, {"check_errors", kindBool, keyCheckErrors, false}}}
+
+// LinalgLDLFactorEx is LinalgLDLFactor without an error for singular matrices, so that a device need not be
+// waited for. It also returns for each matrix the position of the first pivot that is 0, or 0. PyTorch:
+// torch.linalg.ldl_factor_ex.
+//
+// Options: Hermitian, CheckErrors.
+//
+//	aten::linalg_ldl_factor_ex(Tensor self, *, bool hermitian=False, bool check_errors=False) -> (Tensor LD, Tensor pivots, Tensor info)
+func (t *Tensor) LinalgLDLFactorEx(opts ...Option) (*Tensor, *Tensor, *Tensor) {
+	var c call
+	c.begin(&opLinalgLDLFactorEx)
+	c.options(opts)
+	c.tensor(0, t)
+	c.option(1, opts, nil)
+	c.option(2, opts, nil)
+	return c.three()
+}
+
+var opLinalgLDLSolve = op{name: "aten::linalg_ldl_solve", overload: "", goName: "LinalgLDLSolve", inPlace: false, args: []argSpec{{"LD", kindTensor, keyNone, false}, {"pivots", kindTensor, keyNone, false}, {"B", kindTensor, keyNone, false}, {"hermitian", kindBool, keyHermitian, false}}}
+
+// LinalgLDLSolve solves A X = B given the LDL decomposition and pivots of A. PyTorch: torch.linalg.ldl_solve.
+//
+// Options: Hermitian.
+//
+//	aten::linalg_ldl_solve(Tensor LD, Tensor pivots, Tensor B, *, bool hermitian=False) -> Tensor
+func (t *Tensor) LinalgLDLSolve(pivots *Tensor, b *Tensor, opts ...Option) *Tensor {
+	var c call
+	c.begin(&opLinalgLDLSolve)
+	c.options(opts)
+	c.tensor(0, t)
+	c.tensor(1, pivots)
+	c.tensor(2, b)
+	c.option(3, opts, nil)
 	return c.one()
 }
 

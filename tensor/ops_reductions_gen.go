@@ -943,6 +943,46 @@ func (t *Tensor) HistC(bins int, min any, max any) *Tensor {
 	return c.one()
 }
 
+var opHistogram = op{name: "aten::histogram", overload: "bin_ct", goName: "Histogram", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"bins", kindInt, keyNone, false}, {"range", kindFloats, keyNone, true}, {"weight", kindTensor, keyWeight, true}, {"density", kindBool, keyDensity, false}}}
+
+// Histogram counts the elements of x in bins of equal width, and returns the counts and the edges of the
+// bins. The range is that of the elements, or the two numbers of rng unless it is nil. Weight has a weight
+// for each element, and Density divides by the sum of the weights and the widths. It has no gradient.
+// PyTorch: torch.histogram.
+//
+// Options: Weight, Density.
+//
+//	aten::histogram.bin_ct(Tensor self, int bins=100, *, float[]? range=None, Tensor? weight=None, bool density=False) -> (Tensor hist, Tensor bin_edges)
+func (t *Tensor) Histogram(bins int, rng []float64, opts ...Option) (*Tensor, *Tensor) {
+	var c call
+	c.begin(&opHistogram)
+	c.options(opts)
+	c.tensor(0, t)
+	c.int(1, bins)
+	c.optFloats(2, rng)
+	c.option(3, opts, nil)
+	c.option(4, opts, nil)
+	return c.two()
+}
+
+var opHistogramTensor = op{name: "aten::histogram", overload: "bins_tensor", goName: "HistogramTensor", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"bins", kindTensor, keyNone, false}, {"weight", kindTensor, keyWeight, true}, {"density", kindBool, keyDensity, false}}}
+
+// HistogramTensor is [Tensor.Histogram] with the edges of the bins, which increase. PyTorch: torch.histogram.
+//
+// Options: Weight, Density.
+//
+//	aten::histogram.bins_tensor(Tensor self, Tensor bins, *, Tensor? weight=None, bool density=False) -> (Tensor hist, Tensor bin_edges)
+func (t *Tensor) HistogramTensor(bins *Tensor, opts ...Option) (*Tensor, *Tensor) {
+	var c call
+	c.begin(&opHistogramTensor)
+	c.options(opts)
+	c.tensor(0, t)
+	c.tensor(1, bins)
+	c.option(2, opts, nil)
+	c.option(3, opts, nil)
+	return c.two()
+}
+
 var opGradient = op{name: "aten::gradient", overload: "scalarint", goName: "Gradient", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"spacing", kindScalar, keySpacing, true}, {"dim", kindInt, keyDim, true}, {"edge_order", kindInt, keyEdgeOrder, false}}}
 
 // Gradient estimates the derivative along each dimension, or along Dim, by differences between neighbours

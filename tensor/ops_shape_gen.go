@@ -139,6 +139,21 @@ func (t *Tensor) Transpose(dim0 int, dim1 int) *Tensor {
 	return done1(&opTranspose, r, t)
 }
 
+var opTranspose_ = op{name: "aten::transpose_", overload: "", goName: "Transpose_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim0", kindInt, keyNone, false}, {"dim1", kindInt, keyNone, false}}}
+
+// Transpose_ is [Tensor.Transpose] in place: it changes the shape of the receiver, not that of its views, and
+// returns it. PyTorch: torch.Tensor.transpose_.
+//
+//	aten::transpose_(Tensor(a!) self, int dim0, int dim1) -> Tensor(a!)
+func (t *Tensor) Transpose_(dim0 int, dim1 int) *Tensor {
+	var c call
+	c.begin(&opTranspose_)
+	c.tensor(0, t)
+	c.int(1, dim0)
+	c.int(2, dim1)
+	return c.inPlace(t)
+}
+
 var opSwapAxes = op{name: "aten::swapaxes", overload: "", goName: "SwapAxes", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"axis0", kindInt, keyNone, false}, {"axis1", kindInt, keyNone, false}}}
 
 // SwapAxes is Transpose under NumPy's name. The result shares storage. PyTorch: torch.swapaxes.
@@ -151,6 +166,21 @@ func (t *Tensor) SwapAxes(axis0 int, axis1 int) *Tensor {
 	c.int(1, axis0)
 	c.int(2, axis1)
 	return c.one()
+}
+
+var opSwapAxes_ = op{name: "aten::swapaxes_", overload: "", goName: "SwapAxes_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"axis0", kindInt, keyNone, false}, {"axis1", kindInt, keyNone, false}}}
+
+// SwapAxes_ is [Tensor.SwapAxes] in place: it changes the shape of the receiver, not that of its views, and
+// returns it. PyTorch: torch.Tensor.swapaxes_.
+//
+//	aten::swapaxes_(Tensor(a!) self, int axis0, int axis1) -> Tensor(a!)
+func (t *Tensor) SwapAxes_(axis0 int, axis1 int) *Tensor {
+	var c call
+	c.begin(&opSwapAxes_)
+	c.tensor(0, t)
+	c.int(1, axis0)
+	c.int(2, axis1)
+	return c.inPlace(t)
 }
 
 var opT = op{name: "aten::t", overload: "", goName: "T", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
@@ -168,6 +198,19 @@ func (t *Tensor) T() *Tensor {
 		r = cshim.OpT(t.handle())
 	}
 	return done1(&opT, r, t)
+}
+
+var opT_ = op{name: "aten::t_", overload: "", goName: "T_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}}}
+
+// T_ is [Tensor.T] in place: it changes the shape of the receiver, not that of its views, and returns it.
+// PyTorch: torch.Tensor.t_.
+//
+//	aten::t_(Tensor(a!) self) -> Tensor(a!)
+func (t *Tensor) T_() *Tensor {
+	var c call
+	c.begin(&opT_)
+	c.tensor(0, t)
+	return c.inPlace(t)
 }
 
 var opMT = op{name: "aten::mT", overload: "", goName: "MT", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
@@ -252,6 +295,19 @@ func (t *Tensor) Squeeze() *Tensor {
 	return c.one()
 }
 
+var opSqueeze_ = op{name: "aten::squeeze_", overload: "", goName: "Squeeze_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}}}
+
+// Squeeze_ is [Tensor.Squeeze] in place: it changes the shape of the receiver, not that of its views, and
+// returns it. PyTorch: torch.Tensor.squeeze_.
+//
+//	aten::squeeze_(Tensor(a!) self) -> Tensor(a!)
+func (t *Tensor) Squeeze_() *Tensor {
+	var c call
+	c.begin(&opSqueeze_)
+	c.tensor(0, t)
+	return c.inPlace(t)
+}
+
 var opSqueezeDim = op{name: "aten::squeeze", overload: "dim", goName: "SqueezeDim", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}}}
 
 // SqueezeDim removes the dimension dim if it has size 1. The result shares storage. PyTorch: torch.squeeze.
@@ -268,6 +324,20 @@ func (t *Tensor) SqueezeDim(dim int) *Tensor {
 	return done1(&opSqueezeDim, r, t)
 }
 
+var opSqueezeDim_ = op{name: "aten::squeeze_", overload: "dim", goName: "SqueezeDim_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}}}
+
+// SqueezeDim_ is [Tensor.SqueezeDim] in place: it changes the shape of the receiver, not that of its views,
+// and returns it. PyTorch: torch.Tensor.squeeze_.
+//
+//	aten::squeeze_.dim(Tensor(a!) self, int dim) -> Tensor(a!)
+func (t *Tensor) SqueezeDim_(dim int) *Tensor {
+	var c call
+	c.begin(&opSqueezeDim_)
+	c.tensor(0, t)
+	c.int(1, dim)
+	return c.inPlace(t)
+}
+
 var opSqueezeDims = op{name: "aten::squeeze", overload: "dims", goName: "SqueezeDims", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInts, keyNone, false}}}
 
 // SqueezeDims removes those of the dimensions dim that have size 1. The result shares storage. PyTorch:
@@ -280,6 +350,20 @@ func (t *Tensor) SqueezeDims(dim ...int) *Tensor {
 	c.tensor(0, t)
 	c.ints(1, dim)
 	return c.one()
+}
+
+var opSqueezeDims_ = op{name: "aten::squeeze_", overload: "dims", goName: "SqueezeDims_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInts, keyNone, false}}}
+
+// SqueezeDims_ is [Tensor.SqueezeDims] in place: it changes the shape of the receiver, not that of its views,
+// and returns it. PyTorch: torch.Tensor.squeeze_.
+//
+//	aten::squeeze_.dims(Tensor(a!) self, int[] dim) -> Tensor(a!)
+func (t *Tensor) SqueezeDims_(dim ...int) *Tensor {
+	var c call
+	c.begin(&opSqueezeDims_)
+	c.tensor(0, t)
+	c.ints(1, dim)
+	return c.inPlace(t)
 }
 
 var opUnsqueeze = op{name: "aten::unsqueeze", overload: "", goName: "Unsqueeze", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}}}
@@ -296,6 +380,20 @@ func (t *Tensor) Unsqueeze(dim int) *Tensor {
 		r = cshim.OpUnsqueeze(t.handle(), dim)
 	}
 	return done1(&opUnsqueeze, r, t)
+}
+
+var opUnsqueeze_ = op{name: "aten::unsqueeze_", overload: "", goName: "Unsqueeze_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}}}
+
+// Unsqueeze_ is [Tensor.Unsqueeze] in place: it changes the shape of the receiver, not that of its views, and
+// returns it. PyTorch: torch.Tensor.unsqueeze_.
+//
+//	aten::unsqueeze_(Tensor(a!) self, int dim) -> Tensor(a!)
+func (t *Tensor) Unsqueeze_(dim int) *Tensor {
+	var c call
+	c.begin(&opUnsqueeze_)
+	c.tensor(0, t)
+	c.int(1, dim)
+	return c.inPlace(t)
 }
 
 var opExpand = op{name: "aten::expand", overload: "", goName: "Expand", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"size", kindInts, keyNone, false}, {"implicit", kindBool, keyNone, false}}}
@@ -616,6 +714,88 @@ func (t *Tensor) TensorSplitIndices(indices []int, opts ...Option) ([]*Tensor, e
 	return c.tensorList()
 }
 
+var opHSplit = op{name: "aten::hsplit", overload: "int", goName: "HSplit", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"sections", kindInt, keyNone, false}}}
+
+// HSplit cuts x along dimension 1 (0 of a vector) into equal sections. The results share storage. PyTorch:
+// torch.hsplit.
+//
+//	aten::hsplit.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]
+func (t *Tensor) HSplit(sections int) ([]*Tensor, error) {
+	var c call
+	c.begin(&opHSplit)
+	c.tensor(0, t)
+	c.int(1, sections)
+	return c.tensorList()
+}
+
+var opHSplitIndices = op{name: "aten::hsplit", overload: "array", goName: "HSplitIndices", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"indices", kindInts, keyNone, false}}}
+
+// HSplitIndices cuts x along dimension 1 (0 of a vector) before each of the indices. The results share
+// storage. PyTorch: torch.hsplit.
+//
+//	aten::hsplit.array(Tensor(a -> *) self, int[] indices) -> Tensor(a)[]
+func (t *Tensor) HSplitIndices(indices ...int) ([]*Tensor, error) {
+	var c call
+	c.begin(&opHSplitIndices)
+	c.tensor(0, t)
+	c.ints(1, indices)
+	return c.tensorList()
+}
+
+var opVSplit = op{name: "aten::vsplit", overload: "int", goName: "VSplit", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"sections", kindInt, keyNone, false}}}
+
+// VSplit cuts x along dimension 0 into equal sections. The results share storage. PyTorch: torch.vsplit.
+//
+//	aten::vsplit.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]
+func (t *Tensor) VSplit(sections int) ([]*Tensor, error) {
+	var c call
+	c.begin(&opVSplit)
+	c.tensor(0, t)
+	c.int(1, sections)
+	return c.tensorList()
+}
+
+var opVSplitIndices = op{name: "aten::vsplit", overload: "array", goName: "VSplitIndices", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"indices", kindInts, keyNone, false}}}
+
+// VSplitIndices cuts x along dimension 0 before each of the indices. The results share storage. PyTorch:
+// torch.vsplit.
+//
+//	aten::vsplit.array(Tensor(a -> *) self, int[] indices) -> Tensor(a)[]
+func (t *Tensor) VSplitIndices(indices ...int) ([]*Tensor, error) {
+	var c call
+	c.begin(&opVSplitIndices)
+	c.tensor(0, t)
+	c.ints(1, indices)
+	return c.tensorList()
+}
+
+var opDSplit = op{name: "aten::dsplit", overload: "int", goName: "DSplit", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"sections", kindInt, keyNone, false}}}
+
+// DSplit cuts x along dimension 2 into equal sections. The results share storage. PyTorch: torch.dsplit.
+//
+//	aten::dsplit.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]
+func (t *Tensor) DSplit(sections int) ([]*Tensor, error) {
+	var c call
+	c.begin(&opDSplit)
+	c.tensor(0, t)
+	c.int(1, sections)
+	return c.tensorList()
+}
+
+var opDSplitIndices = op{name: "aten::dsplit", overload: "array", goName: "DSplitIndices", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"indices", kindInts, keyNone, false}}}
+
+// DSplitIndices cuts x along dimension 2 before each of the indices. The results share storage. PyTorch:
+// torch.dsplit.
+//
+//	aten::dsplit.array(Tensor(a -> *) self, int[] indices) -> Tensor(a)[]
+func (t *Tensor) DSplitIndices(indices ...int) ([]*Tensor, error) {
+	var c call
+	c.begin(&opDSplitIndices)
+	c.tensor(0, t)
+	c.ints(1, indices)
+	return c.tensorList()
+}
+
 var opChunk = op{name: "aten::chunk", overload: "", goName: "Chunk", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"chunks", kindInt, keyNone, false}, {"dim", kindInt, keyDim, false}}}
 
 // Chunk cuts x along Dim (0 by default) into at most chunks equal pieces. The results share storage. PyTorch:
@@ -659,6 +839,21 @@ var opNarrow = op{name: "aten::narrow", overload: "", goName: "Narrow", inPlace:
 func (t *Tensor) Narrow(dim int, start int, length int) *Tensor {
 	var c call
 	c.begin(&opNarrow)
+	c.tensor(0, t)
+	c.int(1, dim)
+	c.int(2, start)
+	c.int(3, length)
+	return c.one()
+}
+
+var opNarrowCopy = op{name: "aten::narrow_copy", overload: "", goName: "NarrowCopy", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}, {"start", kindInt, keyNone, false}, {"length", kindInt, keyNone, false}}}
+
+// NarrowCopy is [Tensor.Narrow] with a result of its own memory. PyTorch: torch.narrow_copy.
+//
+//	aten::narrow_copy(Tensor self, int dim, SymInt start, SymInt length) -> Tensor
+func (t *Tensor) NarrowCopy(dim int, start int, length int) *Tensor {
+	var c call
+	c.begin(&opNarrowCopy)
 	c.tensor(0, t)
 	c.int(1, dim)
 	c.int(2, start)
@@ -870,6 +1065,26 @@ func (t *Tensor) SliceScatter(src *Tensor, opts ...Option) *Tensor {
 	c.option(3, opts, nil)
 	c.option(4, opts, nil)
 	c.option(5, opts, nil)
+	return c.one()
+}
+
+var opAsStridedScatter = op{name: "aten::as_strided_scatter", overload: "", goName: "AsStridedScatter", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"src", kindTensor, keyNone, false}, {"size", kindInts, keyNone, false}, {"stride", kindInts, keyNone, false}, {"storage_offset", kindInt, keyStorageOffset, true}}}
+
+// AsStridedScatter returns a copy of x with src written where AsStrided of that size, those strides and
+// StorageOffset has its elements. PyTorch: torch.as_strided_scatter.
+//
+// Options: StorageOffset.
+//
+//	aten::as_strided_scatter(Tensor self, Tensor src, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor
+func (t *Tensor) AsStridedScatter(src *Tensor, size []int, stride []int, opts ...Option) *Tensor {
+	var c call
+	c.begin(&opAsStridedScatter)
+	c.options(opts)
+	c.tensor(0, t)
+	c.tensor(1, src)
+	c.ints(2, size)
+	c.ints(3, stride)
+	c.option(4, opts, nil)
 	return c.one()
 }
 
@@ -1681,6 +1896,24 @@ func (t *Tensor) NonZero() *Tensor {
 	var c call
 	c.begin(&opNonZero)
 	c.tensor(0, t)
+	return c.one()
+}
+
+var opNonZeroStatic = op{name: "aten::nonzero_static", overload: "", goName: "NonZeroStatic", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"size", kindInt, keyNone, false}, {"fill_value", kindInt, keyFillValue, false}}}
+
+// NonZeroStatic is [Tensor.NonZero] with size rows: it leaves out those beyond, and missing ones are
+// FillValue (-1 by default). PyTorch: torch.nonzero_static.
+//
+// Options: FillValue.
+//
+//	aten::nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor
+func (t *Tensor) NonZeroStatic(size int, opts ...Option) *Tensor {
+	var c call
+	c.begin(&opNonZeroStatic)
+	c.options(opts)
+	c.tensor(0, t)
+	c.int(1, size)
+	c.option(2, opts, nil)
 	return c.one()
 }
 

@@ -41,6 +41,7 @@ const (
 	keyD
 	keyDelta
 	keyDenseDim
+	keyDensity
 	keyDescending
 	keyDiagonal
 	keyDilation
@@ -59,6 +60,7 @@ const (
 	keyEndDim
 	keyEps
 	keyEqualNan
+	keyFillValue
 	keyFullMatrices
 	keyFullTerm
 	keyFweights
@@ -70,6 +72,7 @@ const (
 	keyIncludeLastOffset
 	keyIncludeSelf
 	keyIncreasing
+	keyInd
 	keyIndexing
 	keyInputScale
 	keyInterpolation
@@ -149,8 +152,11 @@ const (
 	keyThreshold
 	keyTrain
 	keyTraining
+	keyTranspose
 	keyUPLO
 	keyUnitriangular
+	keyUnpackData
+	keyUnpackPivots
 	keyUpper
 	keyUseInputStats
 	keyValue
@@ -193,6 +199,7 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"D",
 	"Delta",
 	"DenseDim",
+	"Density",
 	"Descending",
 	"Diagonal",
 	"Dilation",
@@ -211,6 +218,7 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"EndDim",
 	"Eps",
 	"EqualNan",
+	"FillValue",
 	"FullMatrices",
 	"FullTerm",
 	"Fweights",
@@ -222,6 +230,7 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"IncludeLastOffset",
 	"IncludeSelf",
 	"Increasing",
+	"Ind",
 	"Indexing",
 	"InputScale",
 	"Interpolation",
@@ -301,8 +310,11 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"Threshold",
 	"Train",
 	"Training",
+	"Transpose",
 	"UPLO",
 	"Unitriangular",
+	"UnpackData",
+	"UnpackPivots",
 	"Upper",
 	"UseInputStats",
 	"Value",
@@ -381,7 +393,7 @@ func CeilMode(on ...bool) Option { return kwarg{keyCeilMode, options.On(on)} }
 // Center is the keyword argument center= (STFT, ISTFT).
 func Center(on ...bool) Option { return kwarg{keyCenter, options.On(on)} }
 
-// CheckErrors is the keyword argument check_errors= (LinalgCholeskyEx).
+// CheckErrors is the keyword argument check_errors= (LinalgInvEx, LinalgSolveEx, LinalgCholeskyEx, LinalgLUFactorEx, LinalgLDLFactorEx).
 func CheckErrors(on ...bool) Option { return kwarg{keyCheckErrors, options.On(on)} }
 
 // ComputeMode is the keyword argument compute_mode= (CDist).
@@ -402,6 +414,9 @@ func Delta(v float64) Option { return kwarg{keyDelta, v} }
 // DenseDim is the keyword argument dense_dim= (ToSparse, ToSparseCSR, ToSparseCSC, ToSparseBSR, ToSparseBSC).
 func DenseDim(v int) Option { return kwarg{keyDenseDim, v} }
 
+// Density is the keyword argument density= (Histogram, HistogramTensor).
+func Density(on ...bool) Option { return kwarg{keyDensity, options.On(on)} }
+
 // Descending is the keyword argument descending= (Sort, SortStable, ArgSort, ArgSortStable).
 func Descending(on ...bool) Option { return kwarg{keyDescending, options.On(on)} }
 
@@ -420,7 +435,7 @@ func Dim1(v int) Option { return kwarg{keyDim1, v} }
 // Dim2 is the keyword argument dim2= (DiagEmbed, Diagonal, DiagonalScatter).
 func Dim2(v int) Option { return kwarg{keyDim2, v} }
 
-// Dims is the keyword argument dims= (Roll, Rot90).
+// Dims is the keyword argument dims= (LinalgTensorSolve, Roll, Rot90).
 func Dims(v ...int) Option { return kwarg{keyDims, v} }
 
 // DivisorOverride is the keyword argument divisor_override= (AvgPool2d, AvgPool3d).
@@ -456,6 +471,9 @@ func Eps(v float64) Option { return kwarg{keyEps, v} }
 // EqualNan is the keyword argument equal_nan= (IsClose, AllClose).
 func EqualNan(on ...bool) Option { return kwarg{keyEqualNan, options.On(on)} }
 
+// FillValue is the keyword argument fill_value= (NonZeroStatic).
+func FillValue(v int) Option { return kwarg{keyFillValue, v} }
+
 // FullMatrices is the keyword argument full_matrices= (LinalgSVD).
 func FullMatrices(on ...bool) Option { return kwarg{keyFullMatrices, options.On(on)} }
 
@@ -471,7 +489,7 @@ func Groups(v int) Option { return kwarg{keyGroups, v} }
 // HasBiases is the keyword argument has_biases= (LSTM, GRU, RNNTanh, RNNReLU).
 func HasBiases(on ...bool) Option { return kwarg{keyHasBiases, options.On(on)} }
 
-// Hermitian is the keyword argument hermitian= (LinalgMatrixRank, LinalgPinv).
+// Hermitian is the keyword argument hermitian= (LinalgLDLFactor, LinalgLDLFactorEx, LinalgLDLSolve, LinalgMatrixRank, LinalgPinv).
 func Hermitian(on ...bool) Option { return kwarg{keyHermitian, options.On(on)} }
 
 // HopLength is the keyword argument hop_length= (STFT, ISTFT).
@@ -488,6 +506,9 @@ func IncludeSelf(on ...bool) Option { return kwarg{keyIncludeSelf, options.On(on
 
 // Increasing is the keyword argument increasing= (Vander).
 func Increasing(on ...bool) Option { return kwarg{keyIncreasing, options.On(on)} }
+
+// Ind is the keyword argument ind= (LinalgTensorInv).
+func Ind(v int) Option { return kwarg{keyInd, v} }
 
 // Indexing is the keyword argument indexing= (MeshGrid).
 func Indexing(v string) Option { return kwarg{keyIndexing, v} }
@@ -522,7 +543,7 @@ func Lambd(v any) Option { return kwarg{keyLambd, v} }
 // Largest is the keyword argument largest= (TopK).
 func Largest(on ...bool) Option { return kwarg{keyLargest, options.On(on)} }
 
-// Left is the keyword argument left= (LinalgSolve, LinalgSolveTriangular, LinalgLUSolve).
+// Left is the keyword argument left= (LinalgSolve, LinalgSolveEx, LinalgSolveTriangular, Ormqr, LinalgLUSolve).
 func Left(on ...bool) Option { return kwarg{keyLeft, options.On(on)} }
 
 // Length is the keyword argument length= (ISTFT).
@@ -627,7 +648,7 @@ func PerSampleWeights(v *Tensor) Option { return kwarg{keyPerSampleWeights, v} }
 // PinMemory is the keyword argument pin_memory= (Zeros, Ones, Full, Empty, EmptyStrided, ScalarTensor, and others).
 func PinMemory(on ...bool) Option { return kwarg{keyPinMemory, options.On(on)} }
 
-// Pivot is the keyword argument pivot= (LinalgLU, LinalgLUFactor).
+// Pivot is the keyword argument pivot= (LinalgLU, LinalgLUFactor, LinalgLUFactorEx).
 func Pivot(on ...bool) Option { return kwarg{keyPivot, options.On(on)} }
 
 // PosWeight is the keyword argument pos_weight= (BinaryCrossEntropyWithLogits).
@@ -708,7 +729,7 @@ func StartDim(v int) Option { return kwarg{keyStartDim, v} }
 // Step is the keyword argument step= (Arange, Slice, SliceScatter). v is a Go number; an int is passed as an integer, as in Python.
 func Step(v any) Option { return kwarg{keyStep, v} }
 
-// StorageOffset is the keyword argument storage_offset= (AsStrided).
+// StorageOffset is the keyword argument storage_offset= (AsStrided, AsStridedScatter).
 func StorageOffset(v int) Option { return kwarg{keyStorageOffset, v} }
 
 // Stride is the keyword argument stride= (Conv1d, Conv2d, Conv2dPadding, Conv3d, ConvTranspose1d, ConvTranspose2d, and others).
@@ -720,17 +741,26 @@ func Swap(on ...bool) Option { return kwarg{keySwap, options.On(on)} }
 // Threshold is the keyword argument threshold= (Softplus). v is a Go number; an int is passed as an integer, as in Python.
 func Threshold(v any) Option { return kwarg{keyThreshold, v} }
 
-// Train is the keyword argument train= (Dropout, Dropout_, AlphaDropout, FeatureDropout, LSTM, GRU, and others).
+// Train is the keyword argument train= (Dropout, Dropout_, AlphaDropout, AlphaDropout_, FeatureDropout, FeatureDropout_, and others).
 func Train(on ...bool) Option { return kwarg{keyTrain, options.On(on)} }
 
 // Training is the keyword argument training= (RReLU, RReLU_, BatchNorm).
 func Training(on ...bool) Option { return kwarg{keyTraining, options.On(on)} }
+
+// Transpose is the keyword argument transpose= (Ormqr).
+func Transpose(on ...bool) Option { return kwarg{keyTranspose, options.On(on)} }
 
 // UPLO is the keyword argument UPLO= (LinalgEigh, LinalgEigvalsh).
 func UPLO(v string) Option { return kwarg{keyUPLO, v} }
 
 // Unitriangular is the keyword argument unitriangular= (LinalgSolveTriangular).
 func Unitriangular(on ...bool) Option { return kwarg{keyUnitriangular, options.On(on)} }
+
+// UnpackData is the keyword argument unpack_data= (LUUnpack).
+func UnpackData(on ...bool) Option { return kwarg{keyUnpackData, options.On(on)} }
+
+// UnpackPivots is the keyword argument unpack_pivots= (LUUnpack).
+func UnpackPivots(on ...bool) Option { return kwarg{keyUnpackPivots, options.On(on)} }
 
 // Upper is the keyword argument upper= (LinalgSolveTriangular, LinalgCholesky, LinalgCholeskyEx, CholeskySolve, CholeskyInverse).
 func Upper(on ...bool) Option { return kwarg{keyUpper, options.On(on)} }
@@ -741,7 +771,7 @@ func UseInputStats(on ...bool) Option { return kwarg{keyUseInputStats, options.O
 // Value is the keyword argument value= (AddCMul, AddCMul_, AddCDiv, AddCDiv_, Pad, ConstantPadNd). v is a Go number; an int is passed as an integer, as in Python.
 func Value(v any) Option { return kwarg{keyValue, v} }
 
-// Weight is the keyword argument weight= (BatchNorm, InstanceNorm, GroupNorm, CrossEntropy, NLLLoss, BinaryCrossEntropy, and others).
+// Weight is the keyword argument weight= (Histogram, HistogramTensor, BatchNorm, InstanceNorm, GroupNorm, CrossEntropy, and others).
 func Weight(v *Tensor) Option { return kwarg{keyWeight, v} }
 
 // Weights is the keyword argument weights= (BinCount).

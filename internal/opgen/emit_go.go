@@ -518,6 +518,9 @@ func (a *arg) encoder() string {
 		}
 		return "int"
 	case "float":
+		if a.list && a.optional {
+			return "optFloats"
+		}
 		if a.list {
 			return "floats"
 		}
