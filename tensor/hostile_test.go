@@ -379,7 +379,13 @@ func hostileTargets(t *testing.T) []hostileTarget {
 		}},
 		"LastUseAfter":   {LastUseAfter[*Tensor]},
 		"ReadStatistics": {ReadStatistics}, "Track": {func(ts []*Tensor) { Track("hostile", ts...) }},
-		"LastUseLayer": {LastUseLayer[int]},
+		"LastUseLayer":          {LastUseLayer[int]},
+		"BroadcastShapes":       {func(a, b []int) ([]int, error) { return BroadcastShapes(a, b) }},
+		"SignalWindowsBartlett": {SignalWindowsBartlett}, "SignalWindowsBlackman": {SignalWindowsBlackman}, "SignalWindowsCosine": {SignalWindowsCosine},
+		"SignalWindowsExponential": {SignalWindowsExponential}, "SignalWindowsGaussian": {SignalWindowsGaussian},
+		"SignalWindowsGeneralCosine": {SignalWindowsGeneralCosine}, "SignalWindowsGeneralHamming": {SignalWindowsGeneralHamming},
+		"SignalWindowsHamming": {SignalWindowsHamming}, "SignalWindowsHann": {SignalWindowsHann}, "SignalWindowsKaiser": {SignalWindowsKaiser},
+		"SignalWindowsNuttall": {SignalWindowsNuttall},
 	} {
 		for _, f := range fns {
 			add(name, f)
