@@ -124,7 +124,7 @@ func TestComposites(t *testing.T) {
 				}
 				limit := 1e-9
 				if want.DType == "float32" {
-					limit = 2e-6
+					limit = 1e-5
 				}
 				far := func(a, b float64) bool { return !(math.Abs(a-b) <= limit) }
 				if out[k].DType().String() != want.DType || !slices.Equal(shapeOf(out[k].Shape()), want.Shape) ||

@@ -32,15 +32,15 @@ func (c *goldenCase) tolerances(d DType) (rtol, atol float64) {
 
 // notDetermined are operators with more than one correct result. A GPU's results differ from the CPU's by a
 // sign or an order, but not from Python's on the same GPU.
-var notDetermined = strings.Fields("LinalgSVD LinalgQR LinalgEigh LinalgEig LinalgLU LinalgLUFactor LinalgLstsq Median MedianDim " +
-	"NanMedian NanMedianDim Mode KthValue MaxDim MinDim TopK Sort ArgSort Unique UniqueConsecutive UniqueDim")
+var notDetermined = strings.Fields("LinalgSVD LinalgQR LinalgEigh LinalgEig LinalgLU LinalgLUFactor LinalgLUFactorEx LinalgLDLFactor LinalgLDLFactorEx Geqrf " +
+	"LinalgLstsq Median MedianDim NanMedian NanMedianDim Mode KthValue MaxDim MinDim TopK Sort ArgSort Unique UniqueConsecutive UniqueDim")
 
 // random are operators that draw random numbers without an argument for a generator.
 var random = strings.Fields("Rand Randn RandInt RandPerm RandLike RandnLike RandIntLike Dropout Dropout_ FeatureDropout FeatureDropout_ " +
 	"AlphaDropout AlphaDropout_ FeatureAlphaDropout FeatureAlphaDropout_")
 
 // fakeCannot are operators whose kernels do nothing on the fake CUDA runtime's devices.
-var fakeCannot = strings.Fields("Ldexp RMSNorm LSTM LSTMCell GRU GRUCell RNNTanh RNNReLU RNNTanhCell RNNReLUCell")
+var fakeCannot = strings.Fields("Ldexp Ldexp_ RMSNorm LSTM LSTMCell GRU GRUCell RNNTanh RNNReLU RNNTanhCell RNNReLUCell")
 
 // firstOnly are operators whose further results are for their own backward passes, or undefined without an option. Those of
 // EmbeddingBag contain memory that no kernel has written; the others are Python's on the same GPU.

@@ -52,7 +52,7 @@ var goPackages = []goPackage{
 		{"TestStrides", "expects the rounding of the CPU's kernels, which is the same for all strides", false},
 		{"TestMedianOfExpanded TestExpandedWeights TestStatisticsInEvaluation TestGroupNormOfChannelsLast TestAttentionOfZeros TestLDLSolveBroadcasts TestGroupNormOfZeros TestListsThatAreReturned",
 			"the kernels that replace CUDA's are libtorch's, without the shim's in their place", true},
-		{"TestRefusals TestInternalErrors TestIndicesOfSparseTensors TestCompressed TestCompressedGradients TestSparseGradients TestSparseSum TestSparseMM", "makes sparse tensors, " + "for which " + noCode, true},
+		{"TestRefusals TestInternalErrors TestIndicesOfSparseTensors TestCompressed TestCompressedGradients TestSparseGradients TestSparseSum TestSparseMM TestComposites TestCompositesRefuse", "makes sparse tensors, " + "for which " + noCode, true},
 	}},
 	{"autograd", 2 * time.Minute, []leftOut{
 		{"TestCheckpointNotDeterministic", texts, false},

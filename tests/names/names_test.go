@@ -134,14 +134,15 @@ func declarations(t *testing.T, dir string) map[string]bool {
 			case *ast.FuncDecl:
 				name := d.Name.Name
 				if d.Recv != nil {
-					if star, ok := d.Recv.List[0].Type.(*ast.StarExpr); ok {
-						recv := star.X
-						if generic, ok := recv.(*ast.IndexExpr); ok {
-							recv = generic.X
-						}
-						if id, ok := recv.(*ast.Ident); ok {
-							name = id.Name + "." + name
-						}
+					recv := d.Recv.List[0].Type
+					if star, ok := recv.(*ast.StarExpr); ok {
+						recv = star.X
+					}
+					if generic, ok := recv.(*ast.IndexExpr); ok {
+						recv = generic.X
+					}
+					if id, ok := recv.(*ast.Ident); ok {
+						name = id.Name + "." + name
 					}
 				}
 				out[name] = true
