@@ -288,6 +288,9 @@ func TestNestedTensor(t *testing.T) {
 		if s := nested(t, Float32, []int{2, 3}, []int{2, 3}).Shape(); fmt.Sprint(s) != "[2 2 3]" {
 			t.Errorf("shape %v", s)
 		}
+		if s := x.Narrow(0, 0, 0).Clone().Shape(); fmt.Sprint(s) != "[0 0 0]" {
+			t.Errorf("the shape without components is %v", s)
+		}
 		_, err := Data[float64](x)
 		wantErr(t, "Data", err, ErrArgument)
 		_, err = x.Item()

@@ -240,6 +240,9 @@ func TestRefusals(t *testing.T) {
 			{"aten::copy.out", []any{csr, ones(2, 2), ones(2, 2)}, "tensor.CallUnchecked"},
 			{"aten::mkldnn_linear", []any{mkldnn, ones(2, 2)}, "tensor.CallUnchecked"},
 			{"inductor::_alloc_from_pool", []any{ones(2)}, "tensor.CallUnchecked"},
+			{"aten::hsplit.int", []any{ones(2, 0), 1 << 40}, "pieces are too many"},
+			{"aten::vsplit.int", []any{ones(0, 2), 1 << 40}, "pieces are too many"},
+			{"aten::dsplit.int", []any{ones(2, 2, 0), 1 << 40}, "pieces are too many"},
 			{"aten::to.dtype", []any{ones(2), 99}, "there is no 99"},
 			{"aten::to.dtype", []any{ones(2), -2}, "there is no -2"},
 		} {

@@ -194,7 +194,11 @@ ls_error *ls_tensor_meta(ls_tensor t, ls_meta *out) noexcept {
     out->version = x.is_inference() ? -1 : static_cast<int64_t>(x._version());
     if (x.is_nested()) {
       const auto *nested = at::native::get_nested_tensor_impl(x);
-      for (int64_t d = 0; d < x.dim() && d < LS_META_DIMS; d++) out->sizes[d] = nested->opt_size(d).value_or(-1);
+      // Without components opt_size reads sizes that are not there: SIGSEGV.
+      const at::Tensor &components = nested->get_nested_sizes();
+      const bool none = components.dim() > 0 && components.size(0) == 0;
+      for (int64_t d = 0; d < x.dim() && d < LS_META_DIMS; d++)
+        out->sizes[d] = none ? 0 : nested->opt_size(d).value_or(-1);
       out->layout = static_cast<uint8_t>(c10::kJagged);
       if (x.has_storage()) {
         out->data = reinterpret_cast<uint64_t>(x.storage().data());
