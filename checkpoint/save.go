@@ -187,6 +187,9 @@ func (s *staged) discard() {
 	s.release()
 }
 
+// rename is os.Rename, except in tests of what a crash or an error leaves.
+var rename = os.Rename
+
 // replace puts the file in the place of the other. The method of the file would rename it to the path from which the name
 // of the pending file was made.
 func (s *staged) replace() error {
@@ -196,7 +199,7 @@ func (s *staged) replace() error {
 	if err := s.file.File.Close(); err != nil {
 		return err
 	}
-	err := os.Rename(s.file.Name(), s.path)
+	err := rename(s.file.Name(), s.path)
 	s.replaced = err == nil
 	return err
 }
@@ -206,9 +209,14 @@ func stage(path string, write func(io.Writer) error) (s *staged, err error) {
 	if path, err = regular.Destination(path); err != nil {
 		return nil, err
 	}
+	return stageLike(path, path, write)
+}
+
+// stageLike is stage with the permissions of the file like, if it exists, for a path that is no symbolic link.
+func stageLike(path, like string, write func(io.Writer) error) (s *staged, err error) {
 	s = &staged{dir: filepath.Dir(path), path: path}
 	removeAbandoned(path)
-	if s.file, s.release, err = pendingFile(path); err != nil {
+	if s.file, s.release, err = pendingFile(path, like); err != nil {
 		return nil, err
 	}
 	w := bufio.NewWriterSize(s.file, 1<<20)
@@ -238,10 +246,10 @@ func pendingBase(path string) string {
 }
 
 // pendingFile creates the file beside path that will replace it, and claims it until release is called, so that
-// another Save does not remove it as abandoned.
-func pendingFile(path string) (file *renameio.PendingFile, release func(), err error) {
+// another Save does not remove it as abandoned. It gets the permissions of the file like, if it exists.
+func pendingFile(path, like string) (file *renameio.PendingFile, release func(), err error) {
 	mode := renameio.WithPermissions(0o666)
-	switch info, err := os.Lstat(path); {
+	switch info, err := os.Stat(like); {
 	case err == nil:
 		mode = renameio.WithStaticPermissions(info.Mode().Perm())
 	case !errors.Is(err, os.ErrNotExist):

@@ -1,10 +1,13 @@
 package checkpoint
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/leak"
@@ -55,5 +58,165 @@ func TestLongFileNames(t *testing.T) {
 	entries, err := os.ReadDir(dir)
 	if err != nil || slices.ContainsFunc(entries, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), ".") }) || len(entries) != len(names) {
 		t.Errorf("left: %v, %v", entries, err)
+	}
+}
+
+// loadSharded returns the value that all tensors of a checkpoint of SaveSharded have.
+func loadSharded(t *testing.T, dir string) (value float32) {
+	t.Helper()
+	f, err := Load(filepath.Join(dir, "model.safetensors.index.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for i, name := range f.Names() {
+		x := f.Tensor(name)
+		got, err := tensor.Data[float32](x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i > 0 && got[0] != value {
+			t.Fatalf("the checkpoint is a mixture: %s is %v, and others are %v", name, got[0], value)
+		}
+		value = got[0]
+		x.Release()
+	}
+	if f.Metadata()["value"] != fmt.Sprint(value) {
+		t.Errorf("metadata %v beside values %v", f.Metadata(), value)
+	}
+	return value
+}
+
+func saveSharded(dir string, value float64) error {
+	return tensor.WithScope(func() error {
+		all := map[string]*tensor.Tensor{}
+		for _, name := range []string{"a", "b", "c"} {
+			all[name] = tensor.Full([]int{4}, value)
+		}
+		return SaveSharded(dir, all, map[string]string{"value": fmt.Sprint(value)}, 16)
+	})
+}
+
+// TestShardedSaveIsCut tests that a crash or an error before and after each rename of SaveSharded leaves the old
+// checkpoint or the new one, whole, and that the next save removes what a crash leaves.
+func TestShardedSaveIsCut(t *testing.T) {
+	leak.Check(t)
+	defer func() { rename = os.Rename }()
+	for saves := range 3 { // the number of earlier saves, which the names of the files tell
+		saves++
+		for cut := range 4 {
+			dir, before, after := t.TempDir(), t.TempDir(), t.TempDir()
+			for range saves {
+				if err := saveSharded(dir, 1); err != nil {
+					t.Fatal(err)
+				}
+			}
+			step := 0
+			rename = func(from, to string) error {
+				defer func() { step++ }()
+				if step != cut {
+					return os.Rename(from, to)
+				}
+				return errors.Join(os.CopyFS(before, os.DirFS(dir)), os.Rename(from, to), os.CopyFS(after, os.DirFS(dir)))
+			}
+			err := saveSharded(dir, 2)
+			rename = os.Rename
+			if err != nil || step != 4 || loadSharded(t, dir) != 2 {
+				t.Fatalf("a save of %d renames: %v", step, err)
+			}
+			want := float32(1)
+			if loadSharded(t, before) != want {
+				t.Errorf("before rename %d the checkpoint is new", cut)
+			}
+			if cut == 3 {
+				want = 2
+			}
+			if got := loadSharded(t, after); got != want {
+				t.Errorf("after rename %d: %v, want %v", cut, got, want)
+			}
+			for _, dir := range []string{before, after} {
+				if err := saveSharded(dir, 3); err != nil || loadSharded(t, dir) != 3 {
+					t.Error(err)
+				}
+				if left, err := os.ReadDir(dir); err != nil || len(left) != 4 {
+					t.Errorf("after a crash and another save: %v, %v", left, err)
+				}
+			}
+
+			step = 0
+			rename = func(from, to string) error {
+				defer func() { step++ }()
+				if step == cut {
+					return syscall.EIO
+				}
+				return os.Rename(from, to)
+			}
+			err = saveSharded(dir, 4)
+			rename = os.Rename
+			if !errors.Is(err, syscall.EIO) || loadSharded(t, dir) != 2 {
+				t.Errorf("an error of rename %d: %v", cut, err)
+			}
+			// If the rename of the index fails, nobody knows whether it lists the new files.
+			if left, err := os.ReadDir(dir); err != nil || cut < 3 && len(left) != 4 || len(left) > 7 {
+				t.Errorf("after an error of rename %d: %v, %v", cut, left, err)
+			}
+			if err := saveSharded(dir, 5); err != nil || loadSharded(t, dir) != 5 {
+				t.Error(err)
+			}
+			if left, err := os.ReadDir(dir); err != nil || len(left) != 4 {
+				t.Errorf("after an error and another save: %v, %v", left, err)
+			}
+		}
+	}
+}
+
+// TestShardedSaveSparesOthers tests that SaveSharded keeps the files that another index lists, and the permissions of
+// its own.
+func TestShardedSaveSparesOthers(t *testing.T) {
+	leak.Check(t)
+	dir := t.TempDir()
+	if err := saveSharded(dir, 1); err != nil {
+		t.Fatal(err)
+	}
+	index := filepath.Join(dir, "model.safetensors.index.json")
+	kept := filepath.Join(dir, "kept.index.json")
+	if err := os.Link(index, kept); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "model-*"))
+	if err != nil || len(files) != 3 || filepath.Base(files[0]) != "model-00001-of-00003.safetensors" {
+		t.Fatal(files, err)
+	}
+	for _, f := range files {
+		if err := os.Chmod(f, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// It is no index, whatever its name is.
+	if err := os.WriteFile(filepath.Join(dir, "other.index.json"), []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for v := range 2 {
+		if err := saveSharded(dir, float64(v+2)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := loadSharded(t, dir); got != 3 {
+		t.Errorf("got %v", got)
+	}
+	newest, err := filepath.Glob(filepath.Join(dir, "model-3-0000?-of-00003.safetensors"))
+	if err != nil || len(newest) != 3 {
+		t.Fatal(newest, err)
+	}
+	for _, f := range newest {
+		if info, err := os.Stat(f); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", f, info.Mode(), err)
+		}
+	}
+	if err := os.Rename(kept, index); err != nil {
+		t.Fatal(err)
+	}
+	if got := loadSharded(t, dir); got != 1 {
+		t.Errorf("the checkpoint of the other index is %v", got)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/linstock-ml/linstock/internal/syncdir"
@@ -180,12 +181,12 @@ func (s *shards) close() error {
 //	DIR/model.safetensors.index.json
 //
 // DIR is created if necessary. The files contain the tensors in the order of their names. Other programs see the old or
-// the new index. All files are written beside the old ones before the first is renamed, so that after an error, for
-// example because the disk is full, the old ones are there unchanged. When the index is there, the files
-// model-XXXXX-of-YYYYY.safetensors that it does not list, of an earlier SaveSharded, are removed; a crash can leave
-// them until the next SaveSharded. If the numbers of files are equal, the new files replace those that the old index
-// lists a moment before the new index is there: save to another directory to keep both. An older model.safetensors in
-// DIR is left, and Hugging Face's libraries load it instead of the index: remove it.
+// the complete new checkpoint, also after a crash or an error, for example because the disk is full: the new files have
+// names that no other file has, model-2-00001-of-00003.safetensors in the second save to DIR, and then the new index
+// replaces the old one. After that the files model-XXXXX-of-YYYYY.safetensors and model-N-XXXXX-of-YYYYY.safetensors
+// that no index in DIR (*.index.json) lists, of earlier saves, are removed; a crash can leave them until the next
+// SaveSharded. Only one process may save to a directory at a time. An older model.safetensors in DIR is left, and
+// Hugging Face's libraries load it instead of the index: remove it.
 //
 // Python: huggingface_hub.save_torch_state_dict.
 func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[string]string, maxBytes int64) error {
@@ -226,19 +227,27 @@ func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[str
 		i.Metadata[k] = v
 	}
 	i.Metadata["total_size"] = total
+	prefix, like, err := newShards(dir)
+	if err != nil {
+		return saved(op, err)
+	}
 	var files []*staged
+	listed := false // maybe: a failed rename may have taken place
 	defer func() {
 		for _, f := range files {
 			f.discard()
+			if f.replaced && !listed {
+				_ = os.Remove(f.path)
+			}
 		}
 	}()
 	for n, part := range parts {
-		base := fmt.Sprintf("model-%05d-of-%05d.safetensors", n+1, len(parts))
+		base := fmt.Sprintf("%s-%05d-of-%05d.safetensors", prefix, n+1, len(parts))
 		write, err := writer(part, metadata)
 		if err != nil {
 			return saved(op, err)
 		}
-		f, err := stage(filepath.Join(dir, base), write)
+		f, err := stageLike(filepath.Join(dir, base), like, write)
 		if err != nil {
 			return saved(op, err)
 		}
@@ -259,14 +268,15 @@ func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[str
 		return saved(op, err)
 	}
 	files = append(files, f)
-	for _, f := range files { // all before the first replaces another: the disk may be full
+	for _, f := range files { // all before the first gets its name: the disk may be full
 		if err := f.file.Sync(); err != nil {
 			return saved(op, err)
 		}
 	}
 	for n, f := range files {
 		if n == len(parts) { // the index, which must not be there before the others
-			err = syncdir.Sync(f.dir)
+			err = syncdir.Sync(dir)
+			listed = err == nil
 		}
 		if err == nil {
 			err = f.replace()
@@ -275,22 +285,92 @@ func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[str
 			return saved(op, err)
 		}
 	}
-	return saved(op, errors.Join(syncdir.Sync(f.dir), removeShards(dir, i.WeightMap)))
+	return saved(op, errors.Join(syncdir.Sync(f.dir), removeShards(dir)))
 }
 
-// shardName is the name of a file of SaveSharded.
-var shardName = regexp.MustCompile(`^model-\d{5,}-of-\d{5,}\.safetensors$`)
+// shardName is the name of a file of SaveSharded, with the number of the save after the first.
+var shardName = regexp.MustCompile(`^model(?:-([1-9]\d{0,17}))?-\d{5,}-of-\d{5,}\.safetensors$`)
 
-// removeShards removes the files of earlier saves, which the index does not list.
-func removeShards(dir string, weights map[string]string) error {
-	listed := map[string]bool{}
-	for _, base := range weights {
-		listed[base] = true
-	}
+// pendingShard is the name of a file that is to become one of SaveSharded.
+var pendingShard = regexp.MustCompile(`^\.(model-.*\.safetensors)(\d{15,})$`)
+
+// newShards returns the beginning of the names of new files, which no file in dir and none that an index lists has, and
+// the path of one of those that an index lists, whose permissions the new ones get, or "".
+func newShards(dir string) (prefix, like string, err error) {
 	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", "", err
+	}
+	names, err := listedIn(dir, entries)
+	if err != nil {
+		return "", "", err
+	}
+	for _, base := range slices.Sorted(maps.Keys(names)) {
+		if shardName.MatchString(base) && like == "" {
+			like = filepath.Join(dir, base)
+		}
+	}
+	last := 0
 	for _, e := range entries {
+		names[e.Name()] = true
+	}
+	for base := range names {
+		if m := shardName.FindStringSubmatch(base); m != nil {
+			n, _ := strconv.Atoi(m[1]) // 0 for the first save
+			last = max(last, n, 1)
+		}
+	}
+	if last == 0 {
+		return "model", like, nil
+	}
+	return fmt.Sprintf("model-%d", last+1), like, nil
+}
+
+// listedIn returns the names of the files that the indexes in dir list. A file that is no index lists none.
+func listedIn(dir string, entries []os.DirEntry) (map[string]bool, error) {
+	listed := map[string]bool{}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		info, err := os.Stat(path)
+		if !strings.HasSuffix(e.Name(), ".index.json") || errors.Is(err, os.ErrNotExist) || err == nil && !info.Mode().IsRegular() {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		var i struct {
+			WeightMap map[string]any `json:"weight_map"`
+		}
+		if json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &i) != nil {
+			continue
+		}
+		for _, base := range i.WeightMap {
+			if base, ok := base.(string); ok {
+				listed[base] = true
+			}
+		}
+	}
+	return listed, nil
+}
+
+// removeShards removes the files of earlier saves, which no index lists, and what killed processes have left.
+func removeShards(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	listed, err := listedIn(dir, entries)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
 		if !listed[e.Name()] && shardName.MatchString(e.Name()) && !e.IsDir() {
-			err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
+			err = errors.Join(err, os.Remove(path))
+		}
+		if m := pendingShard.FindStringSubmatch(e.Name()); m != nil && shardName.MatchString(m[1]) && pendingNumber(m[2]) && e.Type().IsRegular() {
+			removeUnclaimed(path)
 		}
 	}
 	return err

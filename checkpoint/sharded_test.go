@@ -100,7 +100,11 @@ func TestShardedFiles(t *testing.T) {
 			}
 		}
 	})
-	base := "model-00001-of-00002.safetensors"
+	files, err := filepath.Glob(filepath.Join(dir, "model-*-00001-of-00002.safetensors"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	base := filepath.Base(files[0])
 	if err := os.WriteFile(index, []byte(`{"metadata":{"total_size":16060522496},"weight_map":{}} `), 0o666); err != nil {
 		t.Fatal(err)
 	}
