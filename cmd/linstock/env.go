@@ -66,10 +66,14 @@ that a POSIX shell reads. A part that is not set up is a comment.`,
 				enc.SetIndent("", "  ")
 				return enc.Encode(e)
 			}
-			assign(cmd.OutOrStdout(), locate.EnvCache, e.Cache)
-			assign(cmd.OutOrStdout(), locate.EnvTorch, e.Torch)
-			assign(cmd.OutOrStdout(), locate.EnvLibtorch, e.Libtorch)
-			assign(cmd.OutOrStdout(), locate.EnvLib, e.Lib)
+			setup := locate.SetupCommand
+			if source.Key == source.Version && source.Version != locate.DefaultTorch { // not a libtorch from elsewhere
+				setup += " --torch " + source.Version
+			}
+			assign(cmd.OutOrStdout(), locate.EnvCache, e.Cache, setup)
+			assign(cmd.OutOrStdout(), locate.EnvTorch, e.Torch, setup)
+			assign(cmd.OutOrStdout(), locate.EnvLibtorch, e.Libtorch, setup)
+			assign(cmd.OutOrStdout(), locate.EnvLib, e.Lib, setup)
 			return nil
 		},
 	}
@@ -78,9 +82,9 @@ that a POSIX shell reads. A part that is not set up is a comment.`,
 	return cmd
 }
 
-func assign(w io.Writer, name, value string) {
+func assign(w io.Writer, name, value, setup string) {
 	if value == "" {
-		fmt.Fprintf(w, "# %s: not set up; run: %s\n", name, locate.SetupCommand)
+		fmt.Fprintf(w, "# %s: not set up; run: %s\n", name, setup)
 		return
 	}
 	fmt.Fprintf(w, "export %s=%s\n", name, quote(value))
