@@ -198,15 +198,17 @@ func load() error {
 		// A library that is damaged, or cannot be opened, is an error and is not skipped: the next one may be of another
 		// version.
 		if err := intact.Shim(path); err != nil {
-			return fmt.Errorf("linstock: %w; %s", err, locate.Remedy(path, intact.DamagedFile(err, path)))
+			return fmt.Errorf("linstock: %w", &locate.Fault{Err: err, Remedy: locate.Remedy(path, intact.DamagedFile(err, path))})
 		}
 		var manifest intact.Manifest
 		if err := intact.Read(filepath.Dir(path), &manifest); err == nil && manifest.Sources != "" && manifest.Sources != hash {
-			return fmt.Errorf("linstock: %s was built from other sources than this program; %s", path, locate.Remedy(path, path))
+			err := fmt.Errorf("%s was built from other sources than this program", path)
+			return fmt.Errorf("linstock: %w", &locate.Fault{Err: err, Remedy: locate.Remedy(path, path)})
 		}
 		openMP, err := open(path)
 		if err != nil {
-			return fmt.Errorf("linstock: %s: %w; %s", path, err, locate.OpenRemedy(path, err.Error()))
+			fault := &locate.Fault{Err: fmt.Errorf("%s: %w", path, err), Remedy: locate.OpenRemedy(path, err.Error())}
+			return fmt.Errorf("linstock: %w", fault)
 		}
 		loaded.Store(&library{path, openMP})
 		if atLoad != nil {

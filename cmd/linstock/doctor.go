@@ -88,7 +88,7 @@ func report(w io.Writer, findings []finding) bool {
 func examine(ctx context.Context) []finding {
 	findings := []finding{goFinding(ctx), cFinding(ctx)}
 	if shimSources == nil {
-		return append(findings, finding{"linstock", bad, errNoCgo().Error(), libtorch.InstallHint(libtorch.Compiler)})
+		return append(findings, finding{"linstock", bad, errNoCgo().Error(), cgoHint()})
 	}
 	cache, hash, err := paths()
 	if err != nil {
@@ -109,9 +109,12 @@ func examine(ctx context.Context) []finding {
 		pipNeed = bad
 	}
 	findings = append(findings, toolFinding(libtorch.FindPip(ctx), pipNeed), cacheFinding(cache))
-	findings = append(findings, torchFinding(source, err, need))
+	fix := torchFix(err)
+	findings = append(findings, torchFinding(source, err, need, fix))
 	if shimErr != nil {
-		fix := setupFix()
+		if os.Getenv(locate.EnvLib) != "" {
+			fix = setupFix()
+		}
 		if !errors.Is(shimErr, locate.ErrMissing) && os.Getenv(locate.EnvLib) == "" { // setup could not read it either
 			fix = chooseCache
 		}
@@ -128,6 +131,19 @@ func setupFix() string {
 		return "unset " + locate.EnvLib
 	}
 	return setupCommand()
+}
+
+// torchFix is setupFix unless setup would fail, too, for err: the environment names a libtorch that cannot be used.
+func torchFix(err error) string {
+	python := os.Getenv(locate.EnvUsePyTorch)
+	switch {
+	case err == nil || errors.Is(err, libtorch.ErrNotInstalled):
+	case os.Getenv(locate.EnvLibtorch) != "":
+		return "unset " + locate.EnvLibtorch + ", or set it to the directory of a libtorch"
+	case python != "" && python != "0":
+		return "unset " + locate.EnvUsePyTorch + ", or install a PyTorch that python3 finds"
+	}
+	return setupFix()
 }
 
 // setupCommand is setupFix where LINSTOCK_LIB is not the cause, for example because it is what linstock env prints.
@@ -169,11 +185,19 @@ func cFinding(ctx context.Context) finding {
 	}
 	enabled, cc, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 	if enabled != "1" {
-		return finding{what, bad, "CGO_ENABLED=" + enabled, "install a C compiler and: go env -w CGO_ENABLED=1"}
+		fix := "install a C compiler and: go env -w CGO_ENABLED=1"
+		if os.Getenv("CGO_ENABLED") != "" { // it has precedence
+			fix = "unset CGO_ENABLED"
+		}
+		return finding{what, bad, "CGO_ENABLED=" + enabled, fix}
 	}
 	path, err := exec.LookPath(strings.Fields(cc + " ")[0])
 	if err != nil {
-		return finding{what, bad, cc + " is not in PATH", libtorch.InstallHint(libtorch.Compiler)}
+		fix := libtorch.InstallHint(libtorch.Compiler)
+		if os.Getenv("CC") != "" {
+			fix = "unset CC"
+		}
+		return finding{what, bad, cc + " is not in PATH", fix}
 	}
 	return finding{what, good, path, ""}
 }
@@ -203,21 +227,21 @@ func cacheFinding(cache string) finding {
 	case err != nil:
 		return finding{"cache", bad, err.Error(), chooseCache}
 	case !info.IsDir():
-		return finding{"cache", bad, cache + " is not a directory", "rm " + quote(cache)}
+		return finding{"cache", bad, cache + " is not a directory", chooseCache}
 	}
 	return finding{"cache", good, cache, ""}
 }
 
-func torchFinding(s libtorch.Source, err error, missing state) finding {
+func torchFinding(s libtorch.Source, err error, missing state, fix string) finding {
 	var damage *intact.Damage
 	switch {
 	case errors.As(err, &damage):
-		return finding{"libtorch", bad, damage.Error(), setupFix()}
+		return finding{"libtorch", bad, damage.Error(), fix}
 	case errors.Is(err, libtorch.ErrNotInstalled):
-		return finding{"libtorch", missing, s.Version + " is not in the cache", setupFix()}
+		return finding{"libtorch", missing, s.Version + " is not in the cache", fix}
 	}
 	if err != nil {
-		return finding{"libtorch", bad, err.Error(), setupFix()}
+		return finding{"libtorch", bad, err.Error(), fix}
 	}
 	kind := "CPU"
 	if s.CUDA {
@@ -250,7 +274,7 @@ func runtimeFindings(ctx context.Context, shim string, source libtorch.Source) [
 	}
 	findings := []finding{{"shim", good, shim + built, ""}}
 	if probeRuntime == nil {
-		return append(findings, finding{"computing", bad, "this linstock was built without cgo", libtorch.InstallHint(libtorch.Compiler)})
+		return append(findings, finding{"computing", bad, "this linstock was built without cgo", cgoHint()})
 	}
 	r, err := probe(ctx, nil)
 	if errors.Is(err, errDied) {
@@ -262,6 +286,10 @@ func runtimeFindings(ctx context.Context, shim string, source libtorch.Source) [
 	if err != nil {
 		if r.Torch != "" { // it was opened
 			findings = append(findings, cudaFindings(r)...)
+		}
+		// If setup is the remedy, another of its flags may be needed.
+		if r.Remedy != "" && !strings.HasPrefix(r.Remedy, "run: ") {
+			return append(findings, finding{"computing", bad, err.Error(), r.Remedy})
 		}
 		fix := setupCommand()
 		if os.Getenv(locate.EnvLib) != "" && !inCache(shim) {

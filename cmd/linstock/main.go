@@ -132,11 +132,19 @@ func paths() (cache, hash string, err error) {
 
 // errNoCgo returns the error of a linstock that was built without cgo.
 func errNoCgo() error {
-	hint := libtorch.InstallHint(libtorch.Compiler)
+	hint := cgoHint()
 	if hint == "" {
 		hint = "your system's package manager"
 	}
-	return fmt.Errorf("this command was built without cgo: Go found no C compiler, or CGO_ENABLED is 0; install one with: %s", hint)
+	return fmt.Errorf("this command was built without cgo: Go found no C compiler, or CGO_ENABLED is 0; fix it with: %s", hint)
+}
+
+// cgoHint returns the command after which Go can build this command with cgo, or "".
+func cgoHint() string {
+	if os.Getenv("CGO_ENABLED") == "0" {
+		return "unset CGO_ENABLED"
+	}
+	return libtorch.InstallHint(libtorch.Compiler)
 }
 
 // defaultTorch returns the version that is used without --torch.

@@ -210,6 +210,66 @@ func TestDoctorOfADeath(t *testing.T) {
 	}
 }
 
+// TestDoctorOfTheEnvironment tests that doctor advises against the variable of the environment that is at fault, and against
+// nothing else, if setup would not help.
+func TestDoctorOfTheEnvironment(t *testing.T) {
+	dir := isolated(t)
+	_, hash, err := paths()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lib, err := filepath.Glob("/lib/*/libm.so.6")
+	if err != nil || len(lib) == 0 {
+		t.Skip("no library to stand for the shim")
+	}
+	data, err := os.ReadFile(lib[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	shim := filepath.Join(locate.ShimDir(dir, hash, locate.DefaultTorch), locate.LibName())
+	other := filepath.Join(locate.TorchDir(dir, locate.DefaultTorch), "torch", "lib", "libc10.so")
+	file, bin, empty := filepath.Join(t.TempDir(), "file"), t.TempDir(), t.TempDir()
+	for path, text := range map[string]string{shim: string(data), other: string(data), file: "", filepath.Join(bin, "python3"): "#!/bin/sh\n"} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
+	for _, c := range []struct{ cache, name, value, fix string }{
+		{dir, "LD_LIBRARY_PATH", empty, "unset LD_LIBRARY_PATH, which may name another libtorch: " + empty},
+		{dir, locate.EnvLib, other, "unset LINSTOCK_LIB, or set it to a shim that setup made (linstock env prints its path)"},
+		{empty, locate.EnvLibtorch, "/nonsense", "unset LIBTORCH, or set it to the directory of a libtorch"},
+		{empty, locate.EnvUsePyTorch, "1", "unset LIBTORCH_USE_PYTORCH, or install a PyTorch that python3 finds"},
+	} {
+		t.Setenv(locate.EnvCache, c.cache)
+		t.Setenv(c.name, c.value)
+		out, err := command(t, "doctor")
+		if _, fixes, _ := strings.Cut(out, "to fix it:\n"); !errors.Is(err, errReported) || fixes != "  "+c.fix+"\n" {
+			t.Errorf("%s=%s: %v, want %q\n%s", c.name, c.value, err, c.fix, out)
+		}
+		t.Setenv(c.name, "")
+	}
+	for _, c := range []struct{ name, value, fix, not string }{
+		{locate.EnvCache, file, chooseCache, "rm "},
+		{"CC", "nonsense", "unset CC", " install "},
+		{"CXX", "nonsense", "unset CXX", " install "},
+		{"CGO_ENABLED", "0", "unset CGO_ENABLED", "go env -w"},
+	} {
+		t.Setenv(locate.EnvCache, empty)
+		old, set := os.LookupEnv(c.name)
+		t.Setenv(c.name, c.value)
+		out, err := command(t, "doctor")
+		_, fixes, _ := strings.Cut(out, "to fix it:\n")
+		if !errors.Is(err, errReported) || !strings.Contains(fixes, "  "+c.fix+"\n") || strings.Contains(fixes, c.not) {
+			t.Errorf("%s=%s: %v, want %q\n%s", c.name, c.value, err, c.fix, out)
+		}
+		t.Setenv(c.name, old)
+		if !set {
+			os.Unsetenv(c.name)
+		}
+	}
+}
+
 // dying names a variable of the environment with which the probe's process of a test dies.
 const dying = "LINSTOCK_TEST_DYING"
 

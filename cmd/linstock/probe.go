@@ -28,6 +28,7 @@ type runtimeReport struct {
 	LLVM    bool     `json:"llvm"`    // whether it is LLVM's
 	Compute string   `json:"compute"` // result of the computation
 	Error   string   `json:"error"`
+	Remedy  string   `json:"remedy"` // of Error, if it is known; see locate.Fault
 }
 
 // probeRuntime loads the shim and computes. It is nil in a build without cgo.

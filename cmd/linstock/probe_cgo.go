@@ -3,11 +3,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/locate"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
@@ -18,6 +20,10 @@ func init() { probeRuntime = openAndCompute }
 func openAndCompute() (r runtimeReport) {
 	fail := func(err error) runtimeReport {
 		r.Error = err.Error()
+		var fault *locate.Fault
+		if errors.As(err, &fault) {
+			r.Remedy = fault.Remedy
+		}
 		return r
 	}
 	var err error

@@ -16,6 +16,7 @@ type Tool struct {
 	Command []string // command line; empty if the tool was not found
 	Version string   // first line of the output of --version
 	pkg     string   // key of packages
+	chosen  string   // the environment variable that names it, if one does
 }
 
 // Found reports whether the tool was found.
@@ -44,7 +45,9 @@ func find(ctx context.Context, name, pkg string, commands ...[]string) Tool {
 // FindCompiler finds the compiler that CMake would use: $CXX, or otherwise one with a usual name.
 func FindCompiler(ctx context.Context) Tool {
 	if cxx := strings.Fields(os.Getenv("CXX")); len(cxx) > 0 {
-		return find(ctx, "C++ compiler ($CXX)", "c++", cxx)
+		tool := find(ctx, "C++ compiler ($CXX)", "c++", cxx)
+		tool.chosen = "CXX"
+		return tool
 	}
 	return find(ctx, "C++ compiler", "c++", []string{"c++"}, []string{"g++"}, []string{"clang++"})
 }
@@ -76,8 +79,22 @@ var packages = []struct {
 	{"brew", "brew install", map[string]string{"c++": "llvm", "cmake": "cmake", "ninja": "ninja", "pip": "python"}},
 }
 
-// InstallHint returns the command that installs the tools on this system, or "" if no package manager is known.
+// InstallHint returns the command that installs the tools on this system, or "" if no package manager is known. If a variable
+// of the environment names a tool that is not there, the command unsets it.
 func InstallHint(tools ...Tool) string {
+	for i, t := range tools {
+		if t.chosen == "" {
+			continue
+		}
+		unset, others := "unset "+t.chosen, slices.Delete(slices.Clone(tools), i, i+1)
+		if len(others) == 0 {
+			return unset
+		}
+		if hint := InstallHint(others...); hint != "" {
+			return unset + " && " + hint
+		}
+		return ""
+	}
 	for _, p := range packages {
 		if _, err := exec.LookPath(p.manager); err != nil {
 			continue
@@ -114,5 +131,5 @@ func require(tools ...Tool) error {
 	if hint == "" {
 		return fmt.Errorf("not found: %s; install it with your system's package manager", strings.Join(names, ", "))
 	}
-	return fmt.Errorf("not found: %s; install with: %s", strings.Join(names, ", "), hint)
+	return fmt.Errorf("not found: %s; fix it with: %s", strings.Join(names, ", "), hint)
 }

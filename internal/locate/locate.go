@@ -305,7 +305,7 @@ func Remedy(shim, damaged string) string {
 	ownLibrary := filepath.Dir(damaged) == filepath.Dir(shim)
 	cache, err := CacheDir()
 	if err == nil {
-		if version, ok := below(filepath.Join(cache, "libtorch"), damaged); ok {
+		if version, ok := below(filepath.Join(cache, "libtorch"), damaged); ok && damaged != shim {
 			return "run: " + setupOf(version)
 		}
 		if _, ok := below(filepath.Join(cache, "shim"), shim); ok && !ownLibrary {
@@ -328,19 +328,45 @@ func Remedy(shim, damaged string) string {
 	return "make the bundle in " + dir + " again: linstock bundle DIR"
 }
 
+// A Fault is an error of opening the shim, with its remedy: a command after "run: ", or other instructions.
+type Fault struct {
+	Err    error
+	Remedy string
+}
+
+func (f *Fault) Error() string { return f.Err.Error() + "; " + f.Remedy }
+
+func (f *Fault) Unwrap() error { return f.Err }
+
+var (
+	// ofLibtorch is the beginning of the names of the libraries that come with libtorch or the shim.
+	ofLibtorch = regexp.MustCompile(`^lib(torch|c10|shm|linstock|omp|gomp|cu|nv|nccl)`)
+
+	// noLibrary is what the loader says of a file that is damaged or of another kind.
+	noLibrary = regexp.MustCompile(`^(/[^:]*): (file too short|cannot read file data|object file has no |only ET_|.*ELF)`)
+)
+
 // OpenRemedy returns how to fix an undamaged shim that the system's loader cannot open, for the reason that it gives.
 func OpenRemedy(shim, reason string) string {
 	file, missing := strings.CutSuffix(reason, ": cannot open shared object file: No such file or directory")
-	file = filepath.Base(file)
-	switch path := os.Getenv("LD_LIBRARY_PATH"); {
-	case missing && !regexp.MustCompile(`^lib(torch|c10|shm|linstock|omp|gomp|cu|nv|nccl)`).MatchString(file):
-		return "install the system's package with " + file
-	case path != "" && !missing:
+	path := os.Getenv("LD_LIBRARY_PATH")
+	chosen := path != "" // LD_LIBRARY_PATH may have chosen the library at fault
+	damaged := shim
+	if m := noLibrary.FindStringSubmatch(reason); m != nil {
+		damaged = m[1]
+		chosen = slices.ContainsFunc(filepath.SplitList(path), func(dir string) bool { _, ok := below(dir, damaged); return ok })
+	}
+	switch {
+	case missing && !ofLibtorch.MatchString(filepath.Base(file)):
+		return "install the system's package with " + filepath.Base(file)
+	case chosen && !missing:
 		return "unset LD_LIBRARY_PATH, which may name another libtorch: " + path
+	case !ofLibtorch.MatchString(filepath.Base(damaged)) && damaged != shim:
+		return "install the system's package with " + filepath.Base(damaged) + " again"
 	case strings.Contains(reason, "failed to map segment"):
 		return "move " + filepath.Dir(shim) + " to a file system that is not mounted with noexec (" + EnvCache + ")"
 	}
-	remedy := Remedy(shim, shim)
+	remedy := Remedy(shim, damaged)
 	if strings.HasPrefix(remedy, "run: ") && !missing {
 		remedy += " --force" // it finds the shim undamaged
 	}

@@ -199,7 +199,8 @@ func TestRemedyOfLibtorch(t *testing.T) {
 }
 
 func TestOpenRemedy(t *testing.T) {
-	shim := filepath.Join(ShimDir(cache(t), hash, DefaultTorch), LibName())
+	dir := cache(t)
+	shim := filepath.Join(ShimDir(dir, hash, DefaultTorch), LibName())
 	const absent = ": cannot open shared object file: No such file or directory"
 	for _, c := range []struct{ path, reason, want string }{
 		{"", "libstdc++.so.6" + absent, "install the system's package with libstdc++.so.6"},
@@ -207,12 +208,25 @@ func TestOpenRemedy(t *testing.T) {
 		{"", "/venv/torch/lib/libtorch_cpu.so" + absent, "run: " + SetupCommand},
 		{"/other", "liblinstock.so: undefined symbol: _ZTIN3c105ErrorE", "unset LD_LIBRARY_PATH, which may name another libtorch: /other"},
 		{"", "liblinstock.so: undefined symbol: _ZTIN3c105ErrorE", "run: " + SetupCommand + " --force"},
+		{"", "/lib/libstdc++.so.6: file too short", "install the system's package with libstdc++.so.6 again"},
+		{"/other", "/lib/libstdc++.so.6: invalid ELF header", "install the system's package with libstdc++.so.6 again"},
+		{"/other::/a", "/other/libstdc++.so.6: file too short", "unset LD_LIBRARY_PATH, which may name another libtorch: /other::/a"},
+		{"/other", "/other/glibc-hwcaps/x86-64-v3/libc10.so: invalid ELF header", "unset LD_LIBRARY_PATH, which may name another libtorch: /other"},
+		{"", "/venv/torch/lib/libtorch_cpu.so: file too short", "install that libtorch again, as it was installed"},
+		{"", filepath.Join(TorchDir(dir, DefaultTorch), "torch/lib/libc10.so") + ": invalid ELF header", "run: " + SetupCommand + " --force"},
 		{"", "liblinstock.so: failed to map segment from shared object", "move " + filepath.Dir(shim) + " to a file system that is not mounted with noexec (LINSTOCK_CACHE)"},
 	} {
 		t.Setenv("LD_LIBRARY_PATH", c.path)
 		if got := OpenRemedy(shim, c.reason); got != c.want {
 			t.Errorf("%s: %q, want %q", c.reason, got, c.want)
 		}
+	}
+	// Setup does not make a library of libtorch a shim.
+	t.Setenv("LD_LIBRARY_PATH", "")
+	other := filepath.Join(TorchDir(dir, DefaultTorch), "torch/lib/libc10.so")
+	t.Setenv(EnvLib, other)
+	if got := OpenRemedy(other, "it is not this program's shim"); !strings.HasPrefix(got, "unset LINSTOCK_LIB, or") {
+		t.Errorf("got %q", got)
 	}
 }
 
