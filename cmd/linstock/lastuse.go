@@ -37,7 +37,7 @@ The same for a script or an editor that runs go itself:
   linstock go run .`,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 && (args[0] == "-h" || args[0] == "--help") {
+			if len(args) == 1 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help") {
 				return cmd.Help()
 			}
 			self, err := os.Executable()

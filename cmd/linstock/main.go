@@ -114,6 +114,13 @@ written into the Go module cache.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	// -help, which Go's commands accept, is -h to this parser, and three flags that do not exist.
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if help, _ := cmd.Flags().GetBool("help"); help {
+			return cmd.Help()
+		}
+		return err
+	})
 	root.AddCommand(newSetup(), newFetch(), newDoctor(), newEnv(), newBundle(), newVersion(), newGo(), newLastUse(), newLock(), newProbe(), newFlight())
 	return root
 }

@@ -68,9 +68,18 @@ func TestHelp(t *testing.T) {
 		if err != nil || c.Short == "" || !strings.Contains(out, "Usage:") {
 			t.Errorf("%s --help: %v\n%s", c.Name(), err, out)
 		}
+		if short, err := command(t, c.Name(), "-help"); err != nil || short != out {
+			t.Errorf("%s -help: %v\n%s", c.Name(), err, short)
+		}
 		if c.Name() != "version" && !strings.Contains(out, "Examples:") {
 			t.Errorf("%s --help has no examples", c.Name())
 		}
+	}
+	if out, err := command(t, "-help"); err != nil || !strings.Contains(out, "Usage:") {
+		t.Errorf("-help: %v\n%s", err, out)
+	}
+	if _, err := command(t, "setup", "-x"); err == nil || !strings.Contains(err.Error(), "unknown shorthand flag") {
+		t.Errorf("setup -x: %v", err)
 	}
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		if out, err := command(t, "completion", shell); err != nil || !strings.Contains(out, "linstock") {
