@@ -30,6 +30,8 @@ to scopes and sweeps: ` + "`linstock lastuse`" + ` lists them with the reason.
 Programs compute the same values, and lines in errors, panics and profiles are those of
 the sources. The go command's build cache keeps both builds apart.
 
+The go command runs one -toolexec, which this is: another one is an error.
+
 The same for a script or an editor that runs go itself:
   export GOFLAGS=-toolexec=$(which linstock)`,
 		Example: `  linstock go build -o train ./cmd/train
@@ -50,6 +52,11 @@ The same for a script or an editor that runs go itself:
 			flags, err := exec.CommandContext(cmd.Context(), "go", "env", "GOFLAGS").Output() // also those of `go env -w`
 			if err != nil {
 				return fmt.Errorf("go env GOFLAGS: %w", err)
+			}
+			for _, words := range [][]string{splitFlags(string(flags)), flagsOf(args)} {
+				if other := toolOf(words); other != "" && !ours(other, self) {
+					return fmt.Errorf("go: the go command runs only one -toolexec, and linstock is one: remove -toolexec=%s, from GOFLAGS if it is there", other)
+				}
 			}
 			tool, err := goFlag(self)
 			if err != nil {
@@ -116,6 +123,61 @@ func goFlag(word string) (string, error) {
 		return `"` + word + `"`, nil
 	}
 	return "", fmt.Errorf("the go command cannot run %s: the path has a space and both quotes", word)
+}
+
+// splitFlags splits one of the go command's lists of flags, the reverse of goFlag.
+func splitFlags(list string) (words []string) {
+	for list = strings.TrimSpace(list); list != ""; list = strings.TrimSpace(list) {
+		end, from := strings.IndexAny(list, " \t\n\r"), 0
+		if list[0] == '\'' || list[0] == '"' {
+			from = 1
+			end = strings.IndexByte(list[1:], list[0]) + 1
+			if end == 0 {
+				end = -1
+			}
+		}
+		if end < 0 {
+			return append(words, list[from:])
+		}
+		words = append(words, list[from:end])
+		list = list[end+from:]
+	}
+	return words
+}
+
+// flagsOf returns the beginning of the go command's arguments, which has its flags: those of a program, or of a test,
+// come after packages or files.
+func flagsOf(args []string) []string {
+	for i, a := range args {
+		// A word after a flag may be its value.
+		if i > 0 && !strings.HasPrefix(a, "-") && (i == 1 || !strings.HasPrefix(args[i-1], "-")) || a == "-args" || a == "--" {
+			return args[:i]
+		}
+	}
+	return args
+}
+
+// toolOf returns the value of -toolexec among flags of the go command, or "".
+func toolOf(words []string) (tool string) {
+	for i, w := range words {
+		name, value, given := strings.Cut(w, "=")
+		if name != "-toolexec" && name != "--toolexec" {
+			continue
+		}
+		if tool = value; !given && i+1 < len(words) {
+			tool = words[i+1]
+		}
+	}
+	return strings.TrimSpace(tool)
+}
+
+// ours reports whether the value of a -toolexec is this program, or another build of it.
+func ours(tool, self string) bool {
+	words := splitFlags(tool)
+	if len(words) != 1 {
+		return false
+	}
+	return words[0] == self || strings.TrimSuffix(filepath.Base(words[0]), ".exe") == "linstock"
 }
 
 func newLastUse() *cobra.Command {

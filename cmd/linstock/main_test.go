@@ -471,6 +471,32 @@ func TestGoFlag(t *testing.T) {
 	}
 }
 
+// TestOtherTool tests that "linstock go" refuses another -toolexec, of which the go command would run only one.
+func TestOtherTool(t *testing.T) {
+	isolated(t)
+	for _, c := range []struct {
+		goflags string
+		args    []string
+		other   string // "" if there is none
+	}{
+		{"-toolexec=/bin/other", []string{"version"}, "/bin/other"},
+		{`-mod=mod "-toolexec='/a b/other' -x"`, []string{"version"}, "'/a b/other' -x"},
+		{"", []string{"build", "-o", "x", "-toolexec", "other", "."}, "other"},
+		{"", []string{"build", "--toolexec=nice linstock", "."}, "nice linstock"},
+		{"-toolexec=/elsewhere/linstock", []string{"version"}, ""},
+		{`"-toolexec='/a b/linstock'" -mod=mod`, []string{"version"}, ""},
+		{"-toolexec=", []string{"version"}, ""},
+		{"", []string{"env", "GOOS", "-toolexec=other"}, ""},
+		{"", []string{"version", "-m", "-args", "-toolexec=other"}, ""},
+	} {
+		t.Setenv("GOFLAGS", c.goflags)
+		_, err := command(t, append([]string{"go"}, c.args...)...)
+		if refused := err != nil && strings.Contains(err.Error(), "remove -toolexec="+c.other+","); refused != (c.other != "") {
+			t.Errorf("%q %q: %v", c.goflags, c.args, err)
+		}
+	}
+}
+
 // TestLastUse runs "linstock lastuse" with the flags of its help on a package of the repository.
 func TestLastUse(t *testing.T) {
 	isolated(t)
