@@ -38,9 +38,15 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 	if err != nil {
 		return err
 	}
+	_, before := os.Lstat(dir)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil && errors.Is(before, fs.ErrNotExist) {
+			_ = os.Remove(dir) // unless something is in it
+		}
+	}()
 	if err := removeUnfinished(dir); err != nil {
 		return err
 	}

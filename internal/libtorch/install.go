@@ -93,6 +93,14 @@ func (in *installer) wheelDir() string { return filepath.Join(in.cfg.Cache, "whe
 // and with Verify any change of libtorch. One process at a time works in a cache; others wait. Incomplete files of an
 // interrupted call are never used, and the next call removes them.
 func Setup(ctx context.Context, cfg Config) (Result, error) {
+	if cfg.Jobs < 0 {
+		return Result{}, fmt.Errorf("--jobs %d: 0 or a number of compilers is needed", cfg.Jobs)
+	}
+	for _, arg := range cfg.Wheels { // also if none is needed
+		if _, err := os.Stat(arg); err != nil {
+			return Result{}, fmt.Errorf("--wheel: %w", err)
+		}
+	}
 	in, err := newInstaller(cfg)
 	if err != nil {
 		return Result{}, err

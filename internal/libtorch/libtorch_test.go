@@ -276,6 +276,17 @@ func TestSetup(t *testing.T) {
 	if d := time.Since(begun); d > time.Second {
 		t.Errorf("the second setup took %v", d)
 	}
+	// What cannot be is an error also if nothing is left to do.
+	wrong := cfg
+	wrong.Jobs = -5
+	if _, err := Setup(t.Context(), wrong); err == nil || !strings.Contains(err.Error(), "--jobs -5") {
+		t.Errorf("got %v", err)
+	}
+	wrong = cfg
+	wrong.Wheels = []string{filepath.Join(t.TempDir(), "none")}
+	if _, err := Setup(t.Context(), wrong); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "--wheel") {
+		t.Errorf("got %v", err)
+	}
 }
 
 func TestSetupCUDA(t *testing.T) {
@@ -765,6 +776,15 @@ func TestBundle(t *testing.T) {
 	}
 	if err := Bundle(t.Context(), result.Shim, source, dir, true, nil); err == nil || !strings.Contains(err.Error(), "CPU only") {
 		t.Errorf("--cuda of a libtorch without: %v", err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, dir := range []string{filepath.Join(t.TempDir(), "new"), t.TempDir()} {
+		_, before := os.Stat(dir)
+		err := Bundle(ended, result.Shim, source, dir, false, nil)
+		if _, after := os.Stat(dir); !errors.Is(err, context.Canceled) || errors.Is(before, fs.ErrNotExist) != errors.Is(after, fs.ErrNotExist) {
+			t.Errorf("%v; the directory: %v before a bundle that fails, %v after it", err, before, after)
+		}
 	}
 }
 

@@ -38,8 +38,16 @@ func (in *installer) room(dir string, need int64) error {
 	if !known || free >= need {
 		return nil
 	}
-	return fmt.Errorf("not enough disk space: %s needs %s, but only %s is free; free some space, or choose a directory on another disk with %s",
-		dir, megabytes(need), megabytes(free), locate.EnvCache)
+	return fmt.Errorf("not enough disk space: %s needs %s, but only %s is free; free some space, or choose a directory on another disk%s",
+		dir, megabytes(need), megabytes(free), in.with(dir))
+}
+
+// with says by what the user chooses another directory than dir, unless it is an argument of the command.
+func (in *installer) with(dir string) string {
+	if rel, err := filepath.Rel(in.cfg.Cache, dir); in.cfg.Cache == "" || err != nil || !filepath.IsLocal(rel) {
+		return ""
+	}
+	return " with " + locate.EnvCache
 }
 
 // full adds to the error of a step, if it was caused by a full disk, which directory has no space left and how much the
@@ -56,8 +64,8 @@ func (in *installer) full(err error, dir string, need int64) error {
 	if free, known := in.free(dir); !said && (!known || free >= 1<<20) {
 		return err
 	}
-	return fmt.Errorf("%w\nthe disk is full: this step needs about %s in %s; free some space, or choose a directory on another disk with %s",
-		err, megabytes(need), dir, locate.EnvCache)
+	return fmt.Errorf("%w\nthe disk is full: this step needs about %s in %s; free some space, or choose a directory on another disk%s",
+		err, megabytes(need), dir, in.with(dir))
 }
 
 func (in *installer) free(dir string) (bytes int64, known bool) {

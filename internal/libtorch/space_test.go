@@ -48,7 +48,7 @@ func TestNotEnoughSpaceIsReportedBeforeStarting(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "wheels")
 	in.cfg.Free = cfg.Free
 	in.cfg.Wheels = nil
-	if _, err := Fetch(t.Context(), Config{Torch: locate.DefaultTorch, Platform: "linux/amd64", Free: cfg.Free}, dir); err == nil || !strings.Contains(err.Error(), dir+" needs 1") {
+	if _, err := Fetch(t.Context(), Config{Torch: locate.DefaultTorch, Platform: "linux/amd64", Free: cfg.Free}, dir); err == nil || !strings.Contains(err.Error(), dir+" needs 1") || strings.Contains(err.Error(), locate.EnvCache) {
 		t.Errorf("fetch: %v", err)
 	}
 }
@@ -56,7 +56,7 @@ func TestNotEnoughSpaceIsReportedBeforeStarting(t *testing.T) {
 // TestDiskFull tests a disk that fills up during setup: the error names the directory and the required amount,
 // whether this process or a program that it runs found the disk full.
 func TestDiskFull(t *testing.T) {
-	in := &installer{cfg: Config{Free: func(string) (int64, bool) { return 5 << 20, true }}}
+	in := &installer{cfg: Config{Cache: "/cache", Free: func(string) (int64, bool) { return 5 << 20, true }}}
 	for name, err := range map[string]error{
 		"write":    &fs.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC},
 		"quota":    &fs.PathError{Op: "write", Path: "x", Err: syscall.EDQUOT},
@@ -66,6 +66,10 @@ func TestDiskFull(t *testing.T) {
 		if !errors.Is(got, err) || !strings.Contains(got.Error(), "300 MB in /cache") || !strings.Contains(got.Error(), locate.EnvCache) {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+	// The directories of bundle and fetch are arguments.
+	if got := in.full(syscall.ENOSPC, "/a/bundle", 300e6); !strings.HasSuffix(got.Error(), "choose a directory on another disk") {
+		t.Errorf("of a bundle: %v", got)
 	}
 	other := errors.New("x")
 	if got := in.full(other, "/cache", 1); got != other {
