@@ -43,7 +43,7 @@ func InitMethod(url string) Option { return optionFunc(func(o *options) { o.meth
 // Rank sets this process's rank for Init. PyTorch: the argument rank of init_process_group.
 func Rank(rank int) Option { return optionFunc(func(o *options) { o.rank = rank }) }
 
-// WorldSize sets the number of ranks for Init. PyTorch: the argument world_size of init_process_group.
+// WorldSize sets the number of ranks for Init, at most 131,072. PyTorch: the argument world_size of init_process_group.
 func WorldSize(n int) Option { return optionFunc(func(o *options) { o.world = n }) }
 
 // WithStore makes Init meet the other ranks in a store. Rank and WorldSize must be set, too. PyTorch: the argument store of
@@ -258,7 +258,12 @@ func (o *options) start(ctx context.Context, op string) (g *Group, missing strin
 func (g *Group) missing() string {
 	const most = 16
 	var none []string
+	asked, begun := 0, time.Now()
 	for r := range g.size {
+		if len(none) > most && time.Since(begun) > tardy {
+			break
+		}
+		asked++
 		if there, err := g.job.store.Check(addressKey(r)); err != nil {
 			return ""
 		} else if !there {
@@ -270,7 +275,11 @@ func (g *Group) missing() string {
 	}
 	text := strings.Join(none[:min(most, len(none))], ", ")
 	if len(none) > most {
-		text += fmt.Sprintf(", … (%d of %d)", len(none), g.size)
+		of := strconv.Itoa(asked)
+		if asked < g.size {
+			of = "the first " + of
+		}
+		text += fmt.Sprintf(", … (%d of %s)", len(none), of)
 	}
 	at := "the store"
 	if g.job.store.addr != "" {
@@ -279,9 +288,16 @@ func (g *Group) missing() string {
 	return fmt.Sprintf("; these have not come to %s, unless they are written in Python: rank %s", at, text)
 }
 
+// maxRanks is the most ranks of a job: gloo waits for a key of each in one message, and c10d's TCP store ends the
+// connection if a message has more keys.
+const maxRanks = 128 * 1024
+
 func checkRank(op string, rank, world int) error {
 	if world < 1 {
 		return refuse.Error(op, tensor.ErrArgument, "%d ranks: WorldSize is needed", world)
+	}
+	if world > maxRanks {
+		return refuse.Error(op, tensor.ErrArgument, "%d ranks: a job has at most %d", world, maxRanks)
 	}
 	if rank < 0 || rank >= world {
 		return refuse.Error(op, tensor.ErrArgument, "rank %d: a number in [0, %d) is needed", rank, world)
@@ -328,6 +344,9 @@ func (o *options) meetByEnvironment(ctx context.Context, op string) (s *Store, h
 		if *given.option < 0 {
 			*given.option = given.of
 		}
+	}
+	if err := checkRank(op, o.rank, o.world); err != nil {
+		return nil, 0, err
 	}
 	if e.Addr == "" {
 		return nil, 0, refuse.Error(op, tensor.ErrArgument, "MASTER_ADDR or MASTER_PORT is not set")

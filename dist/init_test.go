@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/linstock-ml/linstock/dist"
 	"github.com/linstock-ml/linstock/internal/leak"
@@ -76,6 +77,7 @@ func TestInitErrors(t *testing.T) {
 		"no world size":  {dist.InitMethod("tcp://127.0.0.1:1"), dist.Rank(0)},
 		"no rank":        {dist.WithStore(store), dist.WorldSize(2)},
 		"a rank beyond":  {dist.WithStore(store), dist.WorldSize(2), dist.Rank(2)},
+		"many ranks":     {dist.WithStore(store), dist.WorldSize(128*1024 + 1), dist.Rank(0)},
 		"another method": {dist.InitMethod("mpi://"), dist.WorldSize(1), dist.Rank(0)},
 		"no method":      {dist.InitMethod("\x7f://"), dist.WorldSize(1), dist.Rank(0)},
 		"two meetings":   {dist.InitMethod("env://"), dist.WithStore(store)},
@@ -87,6 +89,28 @@ func TestInitErrors(t *testing.T) {
 		if g, err := dist.Init(ctx, opts...); !errors.Is(err, tensor.ErrArgument) || g != nil {
 			t.Errorf("%s: %v, %v", name, g, err)
 		}
+	}
+}
+
+// TestInitWithoutOthers tests that Init ends with its timeout, and names the store, if there is none at the address and
+// if a large job does not come to it.
+func TestInitWithoutOthers(t *testing.T) {
+	leak.Check(t)
+	const host = "no-such-host.invalid:1234"
+	for r := range 2 {
+		_, err := dist.Init(ctx, dist.InitMethod("tcp://"+host), dist.Rank(r), dist.WorldSize(2), dist.Timeout(300*time.Millisecond))
+		if !errors.Is(err, dist.ErrTimeout) || !strings.Contains(err.Error(), "no store at "+host) {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+	store, err := dist.NewTCPStore(ctx, "127.0.0.1:0", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	_, err = dist.Init(ctx, dist.WithStore(store), dist.Rank(0), dist.WorldSize(128*1024), dist.Timeout(100*time.Millisecond))
+	if !errors.Is(err, dist.ErrTimeout) || !strings.Contains(err.Error(), store.Addr()) || !strings.Contains(err.Error(), " of the first ") {
+		t.Errorf("a large job: %v", err)
 	}
 }
 

@@ -173,6 +173,9 @@ func tcpStore(ctx context.Context, op, addr string, t cshim.TCPStore, timeout ti
 		n, bound, err = t.New()
 		return n, err
 	})
+	if errors.Is(err, ErrTimeout) {
+		return nil, refuse.Error(op, err, "no store at %s: %v", addr, context.DeadlineExceeded)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -219,8 +219,8 @@ func TestDoctorOfADeath(t *testing.T) {
 	}
 }
 
-// TestDoctorOfTheEnvironment tests that doctor advises against the variable of the environment that is at fault, and against
-// nothing else, if setup would not help.
+// TestDoctorOfTheEnvironment tests that doctor advises against the variable of the environment that is at fault, and
+// against nothing else, if setup would not help.
 func TestDoctorOfTheEnvironment(t *testing.T) {
 	dir := isolated(t)
 	_, hash, err := paths()

@@ -79,8 +79,8 @@ var packages = []struct {
 	{"brew", "brew install", map[string]string{"c++": "llvm", "cmake": "cmake", "ninja": "ninja", "pip": "python"}},
 }
 
-// InstallHint returns the command that installs the tools on this system, or "" if no package manager is known. If a variable
-// of the environment names a tool that is not there, the command unsets it.
+// InstallHint returns the command that installs the tools on this system, or "" if no package manager is known. If a
+// variable of the environment names a tool that is not there, the command unsets it.
 func InstallHint(tools ...Tool) string {
 	for i, t := range tools {
 		if t.chosen == "" {
