@@ -2,7 +2,8 @@ package tensor
 
 import "math"
 
-// BroadcastShapes returns the shape to which tensors of the given shapes are broadcast. PyTorch: torch.broadcast_shapes.
+// BroadcastShapes returns the shape to which tensors of the given shapes are broadcast. PyTorch:
+// torch.broadcast_shapes.
 func BroadcastShapes(shapes ...[]int) ([]int, error) {
 	const op = "BroadcastShapes"
 	n := 0
@@ -30,8 +31,8 @@ func BroadcastShapes(shapes ...[]int) ([]int, error) {
 	return out, nil
 }
 
-// UnravelIndex returns for each dimension of a tensor of the given shape the coordinates, as int64, of the elements with the
-// numbers t in row-major order. PyTorch: torch.unravel_index.
+// UnravelIndex returns for each dimension of a tensor of the given shape the coordinates, as int64, of the elements
+// with the numbers t in row-major order. PyTorch: torch.unravel_index.
 func (t *Tensor) UnravelIndex(shape ...int) ([]*Tensor, error) {
 	const op = "UnravelIndex"
 	if t.Err() != nil {
@@ -62,27 +63,19 @@ func (t *Tensor) UnravelIndex(shape ...int) ([]*Tensor, error) {
 	})
 }
 
-// SVDLowRank approximates the singular value decomposition of matrices (*, m, n) of a rank of at most q: t = U diag(S) V^H.
-// It multiplies t by q random vectors, and niter times by itself, which makes the result more accurate. A mean, unless it is
-// nil, is broadcast and subtracted from t first; t may be sparse. In PyTorch q is 6 and niter 2 by default. PyTorch: torch.svd_lowrank.
+// SVDLowRank approximates the singular value decomposition of matrices (*, m, n) of a rank of at most q: t = U
+// diag(S) V^H. It multiplies t by q random vectors, and niter times by its adjoint and by t again, which makes the
+// result more accurate. A mean, unless it is nil, is broadcast and subtracted from t first; t may be sparse. In
+// PyTorch q is 6 and niter 2 by default. PyTorch: torch.svd_lowrank.
 func (t *Tensor) SVDLowRank(q, niter int, mean *Tensor) (u, s, v *Tensor) {
 	return t.lowRank("SVDLowRank", q, niter, mean, false)
 }
 
-// PCALowRank returns the principal components of the rows of matrices (*, m, n): the decomposition of [Tensor.SVDLowRank] of t
-// without the mean of its rows, unless Center is false. V has the directions, and S^2/(m-1) the variances along them. In
-// PyTorch q is min(6, m, n) and niter 2 by default. Option: Center. PyTorch: torch.pca_lowrank.
-func (t *Tensor) PCALowRank(q, niter int, opts ...Option) (u, s, v *Tensor) {
+// PCALowRank returns the principal components of the rows of matrices (*, m, n): the decomposition of
+// [Tensor.SVDLowRank] of t without the mean of its rows if center is true. V has the directions, and S^2/(m-1) the
+// variances along them. In PyTorch q is min(6, m, n), center true and niter 2 by default. PyTorch: torch.pca_lowrank.
+func (t *Tensor) PCALowRank(q int, center bool, niter int) (u, s, v *Tensor) {
 	const op = "PCALowRank"
-	center := true
-	for _, o := range opts {
-		kw, ok := o.(kwarg)
-		on, is := kw.val.(bool)
-		if !ok || !is || kw.key != keyCenter {
-			return threeFailed(refused(op, ErrArgument, "accepts Center, got %s", optionName(o)))
-		}
-		center = on
-	}
 	if shape := t.Shape(); len(shape) >= 2 && q > min(shape[len(shape)-2], shape[len(shape)-1]) {
 		return threeFailed(refused(op, ErrArgument, "q is %d, more than the smaller side of %v", q, shape))
 	}
@@ -107,41 +100,41 @@ func (t *Tensor) lowRank(op string, q, niter int, mean *Tensor, center bool) (u,
 	case q < 0 || niter < 0 || niter > most:
 		return threeFailed(refused(op, ErrArgument, "q must not be negative and niter be in [0, %d], got %d and %d", most, q, niter))
 	case center && t.Layout() != Strided:
-		return threeFailed(refused(op, ErrArgument, "the mean of a sparse tensor is dense: use Center(false), or SVDLowRank with the mean"))
+		return threeFailed(refused(op, ErrArgument, "the mean of a sparse tensor is dense: do not center it, or give SVDLowRank the mean"))
 	}
 	out, err := TidyAll(func() ([]*Tensor, error) {
-		a := t
+		a, m := t, mean
 		if center {
 			a = a.Sub(a.Mean(Dim(-2), KeepDim()))
 		}
 		wide := shape[len(shape)-2] < shape[len(shape)-1]
-		if mean != nil {
-			mean = mean.BroadcastTo(shape...)
+		if m != nil {
+			m = m.BroadcastTo(shape...)
 		}
 		if wide {
 			a = a.Adjoint()
-			if mean != nil {
-				mean = mean.Adjoint()
+			if m != nil {
+				m = m.Adjoint()
 			}
 		}
-		// product returns x*y, or (x-m)*y without making a dense matrix of a sparse x.
-		product := func(x, m, y *Tensor) *Tensor {
-			if m == nil {
+		// product returns x*y, or (x-less)*y without making a dense matrix of a sparse x.
+		product := func(x, less, y *Tensor) *Tensor {
+			if less == nil {
 				return x.MatMul(y)
 			}
-			return x.MatMul(y).Sub(m.MatMul(y))
+			return x.MatMul(y).Sub(less.MatMul(y))
 		}
-		adjoint, meanAdjoint := a.Adjoint(), (*Tensor)(nil)
-		if mean != nil {
-			meanAdjoint = mean.Adjoint()
+		adjoint, less := a.Adjoint(), (*Tensor)(nil)
+		if m != nil {
+			less = m.Adjoint()
 		}
-		basis, _ := product(a, mean, Randn([]int{min(shape[len(shape)-2], shape[len(shape)-1]), q}, t.DType(), t.Device())).LinalgQR()
+		basis, _ := product(a, m, Randn([]int{min(shape[len(shape)-2], shape[len(shape)-1]), q}, t.DType(), t.Device())).LinalgQR()
 		for range niter {
-			basis, _ = product(adjoint, meanAdjoint, basis).LinalgQR()
-			basis, _ = product(a, mean, basis).LinalgQR()
+			basis, _ = product(adjoint, less, basis).LinalgQR()
+			basis, _ = product(a, m, basis).LinalgQR()
 		}
 		// The adjoint of basis^H (a-m), because a sparse matrix is a left factor.
-		small := product(adjoint, meanAdjoint, basis)
+		small := product(adjoint, less, basis)
 		v, s, uh := small.LinalgSVD(FullMatrices(false))
 		u := basis.MatMul(uh.Adjoint())
 		if wide {

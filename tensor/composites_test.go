@@ -81,7 +81,7 @@ func (c *composite) run() ([]*Tensor, error) {
 		}
 		return product(x.SVDLowRank(3, 2, nil))
 	case "PCALowRank":
-		return product(low(number(1), number(2)).PCALowRank(3, 2, Center(!with("uncentered"))))
+		return product(low(number(1), number(2)).PCALowRank(3, !with("uncentered"), 2))
 	}
 	dtype, err := ParseDType(words[3])
 	opts := []Option{dtype}
@@ -159,9 +159,8 @@ func TestCompositesRefuse(t *testing.T) {
 			"a vector":                first(Ones([]int{3}).SVDLowRank(2, 2, nil)),
 			"a negative q":            first(x.SVDLowRank(-1, 2, nil)),
 			"too many iterations":     first(x.SVDLowRank(2, 1<<40, nil)),
-			"a q above the sides":     first(x.PCALowRank(4, 2)),
-			"the mean of a sparse":    first(x.ToSparse().PCALowRank(2, 2)),
-			"another option":          first(x.PCALowRank(2, 2, KeepDim())),
+			"a q above the sides":     first(x.PCALowRank(4, true, 2)),
+			"the mean of a sparse":    first(x.ToSparse().PCALowRank(2, true, 2)),
 			"a negative length":       SignalWindowsHann(-1, true).Err(),
 			"an integer window":       SignalWindowsHann(4, true, Int64).Err(),
 			"a window's other option": SignalWindowsHann(4, true, KeepDim()).Err(),

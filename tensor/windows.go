@@ -2,8 +2,8 @@ package tensor
 
 import "math"
 
-// The windows of torch.signal.windows have m values, float32 or float64. Sym is PyTorch's argument of that name, true by
-// default there: a symmetric window, as filters need it, or else a periodic one, as spectra need it.
+// The windows of torch.signal.windows have m values, float32 or float64. Sym is PyTorch's argument of that name, true
+// by default there: a symmetric window, as filters need it, or else a periodic one, as spectra need it.
 
 // SignalWindowsBartlett returns the triangular window, 0 at the ends. Options: DType, Device. PyTorch:
 // torch.signal.windows.bartlett.
@@ -66,8 +66,8 @@ func SignalWindowsGeneralCosine(m int, a []float64, sym bool, opts ...Option) *T
 	return cosines("SignalWindowsGeneralCosine", m, a, sym, opts)
 }
 
-// SignalWindowsGeneralHamming returns alpha - (1-alpha)*cos(k); PyTorch's default of alpha is 0.54. Options: DType, Device.
-// PyTorch: torch.signal.windows.general_hamming.
+// SignalWindowsGeneralHamming returns alpha - (1-alpha)*cos(k); PyTorch's default of alpha is 0.54. Options: DType,
+// Device. PyTorch: torch.signal.windows.general_hamming.
 func SignalWindowsGeneralHamming(m int, alpha float64, sym bool, opts ...Option) *Tensor {
 	return cosines("SignalWindowsGeneralHamming", m, []float64{alpha, 1 - alpha}, sym, opts)
 }
