@@ -2073,8 +2073,8 @@ func (t *Tensor) SpecialI1e() *Tensor {
 
 var opSpecialBesselJ0 = op{name: "aten::special_bessel_j0", overload: "", goName: "SpecialBesselJ0", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// SpecialBesselJ0 returns the Bessel function of the first kind of order 0. It has no gradient. PyTorch:
-// torch.special.bessel_j0.
+// SpecialBesselJ0 returns the Bessel function of the first kind of order 0. Libtorch 2.11 has no gradient of
+// it. PyTorch: torch.special.bessel_j0.
 //
 //	aten::special_bessel_j0(Tensor self) -> Tensor
 func (t *Tensor) SpecialBesselJ0() *Tensor {
@@ -2086,8 +2086,8 @@ func (t *Tensor) SpecialBesselJ0() *Tensor {
 
 var opSpecialBesselJ1 = op{name: "aten::special_bessel_j1", overload: "", goName: "SpecialBesselJ1", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// SpecialBesselJ1 returns the Bessel function of the first kind of order 1. It has no gradient. PyTorch:
-// torch.special.bessel_j1.
+// SpecialBesselJ1 returns the Bessel function of the first kind of order 1. Libtorch 2.11 has no gradient of
+// it. PyTorch: torch.special.bessel_j1.
 //
 //	aten::special_bessel_j1(Tensor self) -> Tensor
 func (t *Tensor) SpecialBesselJ1() *Tensor {
