@@ -89,6 +89,8 @@ struct Group {
   // For those on a CUDA device; may be nullptr.
   std::shared_ptr<DeviceBackend> device;
   bool checked = false;
+  // Those over which a checked group compares its collectives before it runs them.
+  std::vector<c10::intrusive_ptr<c10d::ProcessGroupGloo>> comparing;
   // The collectives in flight, without those that a wait completes.
   std::shared_ptr<std::atomic<int64_t>> in_flight = std::make_shared<std::atomic<int64_t>>(0);
 };

@@ -133,9 +133,13 @@ void close_connections(gloo::Context &context) {
   }
 }
 
+void close_connections(const c10d::ProcessGroupGloo &g) {
+  for (const auto &context : Contexts::of(g)) close_connections(*context);
+}
+
 void abort(Group &g) {
-  if (g.gloo)
-    for (const auto &context : Contexts::of(*g.gloo)) close_connections(*context);
+  if (g.gloo) close_connections(*g.gloo);
+  for (const auto &gloo : g.comparing) close_connections(*gloo);
   if (g.device) g.device->abort();
 }
 
@@ -495,9 +499,10 @@ ls_error *ls_group_new(ls_store store, int32_t rank, int32_t size, int32_t backe
     g->group = c10::make_intrusive<c10d::ProcessGroup>(base, rank, size);
     auto add = [&](c10::DeviceType type, const std::string &prefix, c10d::ProcessGroup::BackendType kind,
                    c10::intrusive_ptr<c10d::Backend> backend) {
-      if (g->checked)
-        backend = c10::make_intrusive<c10d::ProcessGroupWrapper>(
-            backend, gloo(prefix + "/pg_wrapper:" + std::string(checked)));
+      if (g->checked) {
+        g->comparing.push_back(gloo(prefix + "/pg_wrapper:" + std::string(checked)));
+        backend = c10::make_intrusive<c10d::ProcessGroupWrapper>(backend, g->comparing.back());
+      }
       g->group->setBackend(type, kind, backend);
     };
     g->group->setDefaultBackend((backends & LS_BACKEND_GLOO) != 0 ? c10d::ProcessGroup::GLOO
