@@ -177,9 +177,9 @@ func TestDoctorOfABrokenShim(t *testing.T) {
 	}
 }
 
-// TestDoctorOfADeath tests the remedies if the probe's process dies.
-func TestDoctorOfADeath(t *testing.T) {
-	dir := isolated(t)
+// standIn returns the path of the shim in the cache dir, and the content of a library of the system that can stand there.
+func standIn(t *testing.T, dir string) (shim string, data []byte) {
+	t.Helper()
 	_, hash, err := paths()
 	if err != nil {
 		t.Fatal(err)
@@ -188,11 +188,16 @@ func TestDoctorOfADeath(t *testing.T) {
 	if err != nil || len(lib) == 0 {
 		t.Skip("no library to stand for the shim")
 	}
-	data, err := os.ReadFile(lib[0])
-	if err != nil {
+	if data, err = os.ReadFile(lib[0]); err != nil {
 		t.Fatal(err)
 	}
-	shim := filepath.Join(locate.ShimDir(dir, hash, locate.DefaultTorch), locate.LibName())
+	return filepath.Join(locate.ShimDir(dir, hash, locate.DefaultTorch), locate.LibName()), data
+}
+
+// TestDoctorOfADeath tests the remedies if the probe's process dies.
+func TestDoctorOfADeath(t *testing.T) {
+	dir := isolated(t)
+	shim, data := standIn(t, dir)
 	other := filepath.Join(t.TempDir(), locate.LibName())
 	for _, path := range []string{shim, other} {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, data, 0o755)); err != nil {
@@ -223,19 +228,7 @@ func TestDoctorOfADeath(t *testing.T) {
 // against nothing else, if setup would not help.
 func TestDoctorOfTheEnvironment(t *testing.T) {
 	dir := isolated(t)
-	_, hash, err := paths()
-	if err != nil {
-		t.Fatal(err)
-	}
-	lib, err := filepath.Glob("/lib/*/libm.so.6")
-	if err != nil || len(lib) == 0 {
-		t.Skip("no library to stand for the shim")
-	}
-	data, err := os.ReadFile(lib[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	shim := filepath.Join(locate.ShimDir(dir, hash, locate.DefaultTorch), locate.LibName())
+	shim, data := standIn(t, dir)
 	other := filepath.Join(locate.TorchDir(dir, locate.DefaultTorch), "torch", "lib", "libc10.so")
 	file, bin, empty := filepath.Join(t.TempDir(), "file"), t.TempDir(), t.TempDir()
 	for path, text := range map[string]string{shim: string(data), other: string(data), file: "", filepath.Join(bin, "python3"): "#!/bin/sh\n"} {
