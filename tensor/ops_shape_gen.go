@@ -848,7 +848,8 @@ func (t *Tensor) Narrow(dim int, start int, length int) *Tensor {
 
 var opNarrowCopy = op{name: "aten::narrow_copy", overload: "", goName: "NarrowCopy", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}, {"start", kindInt, keyNone, false}, {"length", kindInt, keyNone, false}}}
 
-// NarrowCopy is [Tensor.Narrow] with a result of its own memory. PyTorch: torch.narrow_copy.
+// NarrowCopy is [Tensor.Narrow] with a result of its own memory. Libtorch 2.11 has no gradient of it.
+// PyTorch: torch.narrow_copy.
 //
 //	aten::narrow_copy(Tensor self, int dim, SymInt start, SymInt length) -> Tensor
 func (t *Tensor) NarrowCopy(dim int, start int, length int) *Tensor {
