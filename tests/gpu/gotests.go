@@ -30,7 +30,7 @@ const (
 	texts   = "expects a text without the device's name"
 	figures = "limits the CPU's memory or reads its figures; the part memory does so on the device"
 	numbers = "expects the numbers of the CPU's random generator"
-	onCPU   = "packs weights for the CPU's quantized kernels, or casts on the CPU"
+	onCPU   = "packs weights for the CPU's quantized kernels, makes tensors of oneDNN, or casts on the CPU"
 	bounds  = "arguments outside of their bounds end a device; part faults does so on purpose"
 	above   = "injects failures above the device"
 	kernel  = "expects what the CPU's kernels do with repeated indices and the least integers, and the dtypes that they have"
@@ -48,11 +48,11 @@ var goPackages = []goPackage{
 		{"TestSettings", "saves the state of the CPU's generator and draws from the device's", false},
 		{"TestGenerator TestGeneratorState TestForkRNG TestGeneratorOfGoroutines TestGeneratorThatCannotBeUsed", numbers, false},
 		{"TestLayoutOption TestPrintLayouts TestPrintForeignDTypes TestTextForms", texts, false},
-		{"TestScriptObject TestScriptObjectIsCollected TestScriptObjectReleasedBesideCalls TestAutocastMode", onCPU, false},
+		{"TestScriptObject TestScriptObjectIsCollected TestScriptObjectReleasedBesideCalls TestAutocastMode TestSetIndexRefusesLayouts", onCPU, false},
 		{"TestStrides", "expects the rounding of the CPU's kernels, which is the same for all strides", false},
 		{"TestMedianOfExpanded TestExpandedWeights TestStatisticsInEvaluation TestGroupNormOfChannelsLast TestAttentionOfZeros TestLDLSolveBroadcasts TestGroupNormOfZeros TestListsThatAreReturned",
 			"the kernels that replace CUDA's are libtorch's, without the shim's in their place", true},
-		{"TestRefusals TestInternalErrors TestIndicesOfSparseTensors TestCompressed TestCompressedGradients TestSparseGradients TestSparseSum TestSparseMM TestComposites TestCompositesRefuse", "makes sparse tensors, " + "for which " + noCode, true},
+		{"TestRefusals TestInternalErrors TestIndicesOfSparseTensors TestCompressed TestCompressedGradients TestSparseGradients TestSparseGradientsOfRows TestSparseSum TestSparseMM TestComposites TestCompositesRefuse TestOneNumberForAllDimensions", "makes sparse tensors, " + "for which " + noCode, true},
 	}},
 	{"autograd", 2 * time.Minute, []leftOut{
 		{"TestCheckpointNotDeterministic", texts, false},
