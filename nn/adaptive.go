@@ -169,11 +169,13 @@ func (a *AdaptiveLogSoftmaxWithLoss) Predict(x *tensor.Tensor) *tensor.Tensor {
 	return tidy(func(*tensor.Scope) *tensor.Tensor { return a.LogProb(x).ArgMax(tensor.Dim(1)) })
 }
 
-// LinearCrossEntropy returns CrossEntropy of the logits x weight^T + bias for x (N, in) or (in), weight (C, in) and bias (C) or
-// nil. For x (N, in), weight may be (C, d1, ..., in) and bias (C, d1, ...); the logits are then (N, C, d1, ...). With rows above 0 it computes the loss of so many rows of x at a time, and again in the backward pass, so that the
-// logits of all rows never exist at once: with many classes they are the largest tensor of a model. Targets and options are
-// those of CrossEntropy; tensor.ReduceNone needs rows 0, and a tensor.Weight must live until the backward pass. PyTorch:
-// torch.nn.functional.linear_cross_entropy, whose LinearCrossEntropyOptions choose the chunks.
+// LinearCrossEntropy returns CrossEntropy of the logits x weight^T + bias for x (N, in) or (in), weight (C, in) and
+// bias (C) or nil. For x (N, in), weight may be (C, d1, ..., in) and bias (C, d1, ...); the logits are then (N, C,
+// d1, ...). With rows above 0 it computes the loss of so many rows of x at a time, and again in the backward pass, so
+// that the logits of all rows never exist at once: with many classes they are the largest tensor of a model. Targets
+// and options are those of CrossEntropy; tensor.ReduceNone needs rows 0, and a tensor.Weight must live until the
+// backward pass. PyTorch: torch.nn.functional.linear_cross_entropy, whose LinearCrossEntropyOptions choose the
+// chunks.
 func LinearCrossEntropy(x, weight, bias, targets *tensor.Tensor, rows int, opts ...tensor.Option) *tensor.Tensor {
 	const op = "LinearCrossEntropy"
 	if bad := firstUnusable(op, append([]*tensor.Tensor{x, weight, targets}, tensorsOf(bias)...)...); bad != nil {
