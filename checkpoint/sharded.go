@@ -330,9 +330,12 @@ func newShards(dir string) (prefix, like string, err error) {
 func listedIn(dir string, entries []os.DirEntry) (map[string]bool, error) {
 	listed := map[string]bool{}
 	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".index.json") {
+			continue
+		}
 		path := filepath.Join(dir, e.Name())
 		info, err := os.Stat(path)
-		if !strings.HasSuffix(e.Name(), ".index.json") || errors.Is(err, os.ErrNotExist) || err == nil && !info.Mode().IsRegular() {
+		if errors.Is(err, os.ErrNotExist) || err == nil && !info.Mode().IsRegular() {
 			continue
 		}
 		text, err := os.ReadFile(path)

@@ -69,29 +69,22 @@ func weighted(op string, x, target, weight *tensor.Tensor, f func(x, target *ten
 	if a, b := x.Shape(), weight.Shape(); !slices.Equal(a, b) {
 		return refuse.Tensor(op, tensor.ErrArgument, "x and Weight must have one shape, got %v and %v", a, b)
 	}
-	reduction := tensor.ReduceMean
+	s := lossOptions{reduction: tensor.ReduceMean}
 	for _, o := range opts {
 		if r, ok := o.(tensor.Reduction); ok {
-			reduction = r
+			s.reduction = r
 		}
 	}
-	if err := reductionError(op, reduction); err != nil {
+	if err := reductionError(op, s.reduction); err != nil {
 		return tensor.Failed(err)
 	}
 	return tidyAs(op, func(*tensor.Scope) *tensor.Tensor {
 		losses := f(x, target, append(opts, tensor.ReduceNone)...)
 		loss := after(losses.Mul(weight), losses)
-		switch {
-		case reduction == tensor.ReduceNone:
-			return loss
-		case reduction == tensor.ReduceMean && op == "HuberLoss":
-			return loss.Mean() // not divided by the weights, as in PyTorch
+		if s.reduction == tensor.ReduceMean && op != "HuberLoss" { // PyTorch divides HuberLoss's by the number of elements
+			return loss.Sum().Div(weight.Sum())
 		}
-		sum := after(loss.Sum(), loss)
-		if reduction == tensor.ReduceSum {
-			return sum
-		}
-		return sum.Div(weight.Sum())
+		return s.reduce(loss)
 	})
 }
 

@@ -52,9 +52,9 @@ func (s State) Map() map[string]*tensor.Tensor {
 	return m
 }
 
-// Parameters returns the parameters of m, also those that are frozen (RequiresGrad_(false)), each once, in PyTorch's order: a
-// module's own before those of its submodules. If Check finds an error, the first element is a failed tensor that carries it, so that an optimizer
-// returns the error. PyTorch: Module.parameters.
+// Parameters returns the parameters of m, also those that are frozen (RequiresGrad_(false)), each once, in PyTorch's
+// order: a module's own before those of its submodules. If Check finds an error, the first element is a failed tensor
+// that carries it, so that an optimizer returns the error. PyTorch: Module.parameters.
 func Parameters(m any) []*tensor.Tensor {
 	named := NamedParameters(m)
 	ts := make([]*tensor.Tensor, len(named))

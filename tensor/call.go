@@ -993,9 +993,14 @@ func (c *call) three() (*Tensor, *Tensor, *Tensor) {
 	var out [4]cshim.Value
 	r, ok := c.run(out[:], false)
 	if !ok {
-		return c.fail, &Tensor{fail: c.fail.fail}, &Tensor{fail: c.fail.fail}
+		return three(c.fail)
 	}
 	return c.wrapValue(out[0], r.Scope), c.wrapValue(out[1], r.Scope), c.wrapValue(out[2], r.Scope)
+}
+
+// three returns three results that have failed as f has.
+func three(f *Tensor) (a, b, c *Tensor) {
+	return f, &Tensor{fail: f.fail}, &Tensor{fail: f.fail}
 }
 
 func (c *call) four() (*Tensor, *Tensor, *Tensor, *Tensor) {

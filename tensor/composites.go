@@ -77,30 +77,24 @@ func (t *Tensor) SVDLowRank(q, niter int, mean *Tensor) (u, s, v *Tensor) {
 func (t *Tensor) PCALowRank(q int, center bool, niter int) (u, s, v *Tensor) {
 	const op = "PCALowRank"
 	if shape := t.Shape(); len(shape) >= 2 && q > min(shape[len(shape)-2], shape[len(shape)-1]) {
-		return threeFailed(refused(op, ErrArgument, "q is %d, more than the smaller side of %v", q, shape))
+		return three(failed(refused(op, ErrArgument, "q is %d, more than the smaller side of %v", q, shape)))
 	}
 	return t.lowRank(op, q, niter, nil, center)
 }
 
-func threeFailed(err error) (a, b, c *Tensor) {
-	f := failed(err)
-	return f, &Tensor{fail: f.fail}, &Tensor{fail: f.fail}
-}
-
 func (t *Tensor) lowRank(op string, q, niter int, mean *Tensor, center bool) (u, s, v *Tensor) {
 	if t.Err() != nil {
-		f := passOn(op, t)
-		return f, &Tensor{fail: f.fail}, &Tensor{fail: f.fail}
+		return three(passOn(op, t))
 	}
 	const most = 1000 // iterations: more would only take time
 	shape := t.Shape()
 	switch {
 	case len(shape) < 2:
-		return threeFailed(refused(op, ErrArgument, "matrices are needed, got a tensor of shape %v", shape))
+		return three(failed(refused(op, ErrArgument, "matrices are needed, got a tensor of shape %v", shape)))
 	case q < 0 || niter < 0 || niter > most:
-		return threeFailed(refused(op, ErrArgument, "q must not be negative and niter be in [0, %d], got %d and %d", most, q, niter))
+		return three(failed(refused(op, ErrArgument, "q must not be negative and niter be in [0, %d], got %d and %d", most, q, niter)))
 	case center && t.Layout() != Strided:
-		return threeFailed(refused(op, ErrArgument, "the mean of a sparse tensor is dense: do not center it, or give SVDLowRank the mean"))
+		return three(failed(refused(op, ErrArgument, "the mean of a sparse tensor is dense: do not center it, or give SVDLowRank the mean")))
 	}
 	out, err := TidyAll(func() ([]*Tensor, error) {
 		a, m := t, mean
@@ -143,7 +137,7 @@ func (t *Tensor) lowRank(op string, q, niter int, mean *Tensor, center bool) (u,
 		return []*Tensor{u, s, v}, nil
 	})
 	if err != nil {
-		return threeFailed(err)
+		return three(failed(err))
 	}
 	return out[0], out[1], out[2]
 }
