@@ -2,17 +2,18 @@
 # Runs the tiers of `make test` and prints a table with a line for each. A tier that fails does not stop the others; the
 # exit code is 0 only if all pass.
 #
-#   tests/run.sh [TIER…]      without names: lint build go race cgocheck cpp fakecuda install verify
+#   tests/run.sh [TIER…]      without names: lint build go race cpp fakecuda install verify
 #
-# The slowest tiers run in `make verify` instead: sanitize (AddressSanitizer and UBSan), thread (ThreadSanitizer), and
-# gpu (a tenth of the kit for a machine with a GPU). Each can be named here.
+# The slowest tiers run in `make verify` instead: cgocheck (strict checks of the pointers passed to C), sanitize
+# (AddressSanitizer and UBSan), thread (ThreadSanitizer), and gpu (a tenth of the kit for a machine with a GPU). Each can
+# be named here.
 #
 # libtorch and the shim must be set up (make does that). LINSTOCK_TORCH selects the libtorch.
 set -u -o pipefail
 cd "$(dirname "$0")/.."
 
 tiers=("$@")
-[ ${#tiers[@]} -gt 0 ] || tiers=(lint build go race cgocheck cpp fakecuda install verify)
+[ ${#tiers[@]} -gt 0 ] || tiers=(lint build go race cpp fakecuda install verify)
 version=${LINSTOCK_TORCH:-$(tail -n 1 internal/locate/versions.txt)}
 work=build/test
 mkdir -p "$work"
@@ -119,9 +120,12 @@ gotest() { # gotest LABEL ARGUMENTS…: runs go test, counts
 
 go_() { gotest go -timeout 20m $(go list ./... | grep -v /tests/install); }
 
-# Without tests of a single goroutine that take long: go_ runs them.
+# Without tests of a single goroutine, or of settings in a new process, that take long: go_ runs them.
 race() {
-  local single='^(TestHostileValues|TestAllocationIsBoundedByTheFile|TestSavePyTorchWritesWhatLoadReads|TestValuesOfAllSizes|TestTenMillionLosses|TestFailingOperators|TestTorchModules|TestStrides)$'
+  local single='^(TestHostile|TestHostileForward|TestHostileValues|TestRemovedHooksLeaveNothing|TestStrides|TestGolden'
+  single+='|TestFailingOperators|TestTorchModules|TestTenMillionLosses|TestAllocationIsBoundedByTheFile|TestHeadersOfEscapes'
+  single+='|TestSavePyTorchWritesWhatLoadReads|TestSavePyTorchOfManyTensors|TestValuesOfAllSizes|TestUnusualValidFiles'
+  single+='|TestSettingsFromOutside|TestRefusedOpenMPSettings|TestTooLittleAddressSpace)$'
   gotest race -race -short -skip "$single" -timeout 20m ./cshim ./tensor ./vram ./autograd ./nn ./optim ./data ./distributions ./checkpoint ./dist ./dist/dcp ./serve ./profiler ./examples/serve
 }
 

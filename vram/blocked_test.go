@@ -69,7 +69,7 @@ func TestFreeingDoesNotWaitForTheProgram(t *testing.T) {
 					loop := func() error {
 						mu.Lock()
 						defer mu.Unlock()
-						for i := range 10000 {
+						for i := range 3000 {
 							before(t, i, wait)
 							if err := tensor.Empty([]int{mib / 4}).Err(); err != nil { // 1 MiB
 								return err

@@ -225,7 +225,7 @@ func elsewhere(limit int64) int64 { return 130*mib + limit/10 }
 
 func TestErrorNotKill(t *testing.T) {
 	leak.Check(t)
-	for _, limit := range []int64{250 * mib, 300 * mib, 400 * mib, 500 * mib, 700 * mib, 2048 * mib} {
+	for _, limit := range []int64{250 * mib, 300 * mib, 400 * mib, 700 * mib, 1024 * mib} {
 		for name, besides := range map[string]int64{"large": 0, "small": 0, "beside a Go heap": 200 * mib, "unreachable": 0} {
 			t.Run(fmt.Sprintf("%s in %d MiB", name, limit/mib), func(t *testing.T) {
 				g := newGroup(t, "", limit)

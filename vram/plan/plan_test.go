@@ -341,7 +341,7 @@ func TestWithin(t *testing.T) {
 func TestFreesElsewhere(t *testing.T) {
 	leak.Check(t)
 	model, opt, _ := classifier(t, 8)
-	const tensors, bytes = 4000, 1 << 10
+	const tensors, bytes = 1000, 1 << 10
 	made := make(chan *tensor.Tensor, 4)
 	done := make(chan struct{})
 	for range 2 {
