@@ -35,8 +35,8 @@ var (
 	pythonDType   = regexp.MustCompile(`\btorch\.(bool|u?int\d+|float\d*|bfloat16|double|half|long|complex\d+)\b`)
 )
 
-// unrepresentable is the text of the exception that libtorch throws for a number that a dtype does not have. It is no error
-// of libtorch's own classes.
+// unrepresentable is the text of the exception that libtorch throws for a number that a dtype cannot represent. The
+// exception is not of libtorch's own classes.
 var unrepresentable = regexp.MustCompile(`value cannot be converted to type (\S+) without overflow`)
 
 // nativeDTypes maps C++ types to the names of their dtypes.
@@ -47,7 +47,8 @@ var nativeDTypes = map[string]string{
 	"c10::Float8_e5m2fnuz": "Float8E5M2FNUZ", "c10::Float8_e4m3fnuz": "Float8E4M3FNUZ",
 }
 
-// notRepresentable returns the message for a number that a dtype does not have, if that is what an exception's text says.
+// notRepresentable returns the message for a number that a dtype cannot represent, if that is what an exception's text
+// says.
 func notRepresentable(text string) (message string, ok bool) {
 	m := unrepresentable.FindStringSubmatch(text)
 	if m == nil {

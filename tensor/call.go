@@ -767,7 +767,8 @@ func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 	return r, true
 }
 
-// sameShape returns nil if ts have one shape, and else the failure to return. docs/decisions/0016 has the reasons.
+// sameShape returns nil if ts have the same shape, and otherwise the failure to return. docs/decisions/0016 has the
+// reasons.
 func (o *op) sameShape(ts []*Tensor) *Tensor {
 	var first, other cshim.Meta
 	for i, t := range ts {
@@ -826,7 +827,8 @@ func (c *call) functional() {
 	}
 }
 
-// number64 returns the number in the i-th slot: otherwise if it has the schema's default, nan if it is not real.
+// number64 returns the number in the i-th slot, otherwise if the slot has the schema's default, and NaN if the number
+// is not real.
 func (c *call) number64(i int, otherwise float64) float64 {
 	switch v := c.values()[i]; v.Tag {
 	case cshim.TagDefault:
@@ -998,7 +1000,7 @@ func (c *call) three() (*Tensor, *Tensor, *Tensor) {
 	return c.wrapValue(out[0], r.Scope), c.wrapValue(out[1], r.Scope), c.wrapValue(out[2], r.Scope)
 }
 
-// three returns three results that have failed as f has.
+// three returns three results that carry f's error.
 func three(f *Tensor) (a, b, c *Tensor) {
 	return f, &Tensor{fail: f.fail}, &Tensor{fail: f.fail}
 }

@@ -31,8 +31,8 @@ func BroadcastShapes(shapes ...[]int) ([]int, error) {
 	return out, nil
 }
 
-// UnravelIndex returns for each dimension of a tensor of the given shape the coordinates, as int64, of the elements
-// with the numbers t in row-major order. PyTorch: torch.unravel_index.
+// UnravelIndex converts indices t of elements of a tensor of the given shape, in row-major order, to int64 coordinates:
+// one tensor for each dimension. PyTorch: torch.unravel_index.
 func (t *Tensor) UnravelIndex(shape ...int) ([]*Tensor, error) {
 	const op = "UnravelIndex"
 	if t.Err() != nil {
@@ -63,10 +63,10 @@ func (t *Tensor) UnravelIndex(shape ...int) ([]*Tensor, error) {
 	})
 }
 
-// SVDLowRank approximates the singular value decomposition of matrices (*, m, n) of a rank of at most q: t = U
-// diag(S) V^H. It multiplies t by q random vectors, and niter times by its adjoint and by t again, which makes the
-// result more accurate. A mean, unless it is nil, is broadcast and subtracted from t first; t may be sparse. In
-// PyTorch q is 6 and niter 2 by default. PyTorch: torch.svd_lowrank.
+// SVDLowRank approximates the singular value decomposition of matrices (*, m, n) of rank q at most: t = U diag(S) V^H.
+// It multiplies t by q random vectors, and niter times by its adjoint and t again, which makes the result more
+// accurate. A mean, unless it is nil, is broadcast and subtracted from t first; t may be sparse. In PyTorch q is 6 and
+// niter 2 by default. PyTorch: torch.svd_lowrank.
 func (t *Tensor) SVDLowRank(q, niter int, mean *Tensor) (u, s, v *Tensor) {
 	return t.lowRank("SVDLowRank", q, niter, mean, false)
 }

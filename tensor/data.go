@@ -40,7 +40,7 @@ func FromSlice[T Element](data []T, shape []int, opts ...Option) *Tensor {
 // FromScalar makes a tensor without dimensions from a Go number. Its dtype is the default dtype (float32) for floats,
 // int64 for ints, bool for bools and complex64 for complex numbers, unless there is a DType option. With a default
 // dtype of float64 complex numbers are complex128, and with float16 complex32. A float beyond the range of a
-// floating-point dtype becomes an infinity, or what its constant says. PyTorch: torch.tensor(3.5).
+// floating-point dtype becomes an infinity, or what the dtype's constant documents. PyTorch: torch.tensor(3.5).
 func FromScalar(value any, opts ...Option) *Tensor {
 	first, second, n := encodeNumber(value)
 	d := Invalid
@@ -72,7 +72,7 @@ func beyondFloat32(v cshim.Value) bool {
 }
 
 // narrowed returns a float or complex number as one of float32 or complex64 if it becomes a tensor of that dtype:
-// ScalarTensor refuses numbers that float32 does not have.
+// ScalarTensor refuses numbers that float32 cannot represent.
 func narrowed(value any, first, second cshim.Value, n int, opts []Option) any {
 	to := DefaultDType()
 	for _, o := range opts {
@@ -132,7 +132,7 @@ func Data[T Element](t *Tensor) ([]T, error) {
 	if err != nil {
 		return nil, err
 	}
-	if want == Bool { // whose bytes in a tensor may be others than 0 and 1, as a bool's may not
+	if want == Bool { // a tensor's bytes may be other than 0 and 1, a Go bool's may not
 		bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(data))), len(data))
 		for i, b := range bytes {
 			bytes[i] = min(b, 1)
@@ -141,8 +141,8 @@ func Data[T Element](t *Tensor) ([]T, error) {
 	return data, nil
 }
 
-// makeData makes a slice for a tensor's elements, of which an expanded tensor has more than memory. Go ends the process
-// where there is no memory for a slice.
+// makeData makes a slice for a tensor's elements. Those of an expanded tensor may not fit in memory. Go ends the
+// process if there is no memory for a slice.
 func makeData[T Element](n int64) ([]T, error) {
 	var z T
 	bytes, memory := int64(math.MaxInt64), int64(0)

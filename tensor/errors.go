@@ -163,7 +163,7 @@ func newError(op string, err error, operands ...*Tensor) error {
 	if err == nil {
 		return nil
 	}
-	named() // or the next call would be said to have allocated what this one did before it failed
+	named() // otherwise the next call would be named for what this one allocated before it failed
 	e := &Error{Op: op, Caller: callsite.Line()}
 	var native *cshim.Error
 	switch {

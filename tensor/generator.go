@@ -2,8 +2,8 @@ package tensor
 
 import "github.com/linstock-ml/linstock/cshim"
 
-// Generator is a random number generator with a state of its own. As an option of an operator that draws, and in the
-// option nn.Generator of a function that initializes a tensor, it draws in place of the device's generator:
+// Generator is a random number generator with its own state. As an option of an operator that draws, and in the option
+// nn.Generator of a function that initializes a tensor, it replaces the device's generator:
 //
 //	g := tensor.NewGenerator().ManualSeed(7)
 //	defer g.Release()

@@ -42,8 +42,7 @@ func Gradient(gs ...*Tensor) BackwardOption {
 	return func(s *backwardSettings) { s.Gradients = gs }
 }
 
-// Inputs sets the leaves that get gradients (inputs=), at least one. Grad, which has its inputs as an argument, refuses
-// it.
+// Inputs sets the leaves that get gradients (inputs=), at least one. Grad refuses it, since its inputs are an argument.
 func Inputs(ts ...*Tensor) BackwardOption {
 	return func(s *backwardSettings) { s.Inputs, s.Some = ts, true }
 }
@@ -177,7 +176,7 @@ func prepare(op string, roots, inputs []*Tensor, s *backwardSettings) (b backwar
 			b.inputs, err = pinAll(op, inputs, false)
 		}
 	}
-	// libtorch would sum a gradient that the root broadcasts to.
+	// libtorch would sum a gradient to whose shape the root broadcasts.
 	for i, g := range s.Gradients {
 		if err != nil || g == nil {
 			continue
@@ -514,14 +513,14 @@ func runHook(id uint64, grad cshim.Handle) (out cshim.Handle, failed uint64) {
 // in place or released. If f refers to t, or to tensors computed from it, they are not freed before the hook is removed
 // or t is released. f must not end its goroutine (runtime.Goexit, t.Fatal of a test): this leaks the pass, and ends the
 // process for a tensor on a CUDA device, whose hooks run on libtorch's threads. Hooks may be registered and removed
-// while other goroutines run passes that call them, but for the first hook of a tensor that is no leaf: while another
-// goroutine runs a pass through its graph, the error is ErrArgument. PyTorch: Tensor.register_hook.
+// while other goroutines run passes that call them, with one exception: registering the first hook of a non-leaf tensor
+// while another goroutine runs a pass through its graph is ErrArgument. PyTorch: Tensor.register_hook.
 func (t *Tensor) RegisterHook(f func(grad *Tensor) (*Tensor, error)) (remove func(), err error) {
 	if f == nil {
 		return func() {}, refused("RegisterHook", ErrNil, "a function is needed, got nil")
 	}
-	// A view of a tensor that has been written to gets its new grad_fn when it is asked for it. Until then, hooks would join
-	// those of the old one.
+	// A view of a tensor that has been written to gets its new grad_fn only when grad_fn is read. Until then, hooks
+	// would be added to the old one.
 	t.GradFn()
 	return t.register("RegisterHook", hook(f), cshim.RegisterHook, cshim.RemoveHook)
 }
@@ -601,7 +600,7 @@ func hooksOf(t *Tensor) hookList {
 	return hookList{m.Version, m.RequiresGrad, m.IsLeaf}
 }
 
-// current reports whether l is certainly t's list still.
+// current reports whether l is certainly still t's list.
 func (l hookList) current(t *Tensor) bool {
 	now := hooksOf(t)
 	return l.hooks && (now == l || now.leaf && l.leaf)

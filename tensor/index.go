@@ -110,10 +110,10 @@ func (t *Tensor) Index(idx ...any) *Tensor {
 // are dropped. t must be dense or nested, not sparse.
 //
 // A number is converted to t's dtype as in PyTorch: an integer dtype drops the fraction, and in an unsigned one -1
-// becomes the largest number. One beyond the dtype's range is an error. But PyTorch does not check it, and float16,
-// bfloat16 and float8 take an infinity (the largest number or nan, if they have none), where integers and slices select
-// a single element, where idx has several tensors and lists, or one of int32, and in float8 where it has one of int64
-// or a bool.
+// becomes the largest number. One beyond the dtype's range is an error, except where PyTorch does not check it:
+// float16, bfloat16 and float8 then take an infinity (or the largest number or NaN, if they have none). This applies if
+// integers and slices select a single element, if idx has several tensors and lists, or one of int32, and in float8 if
+// it has one of int64 or a bool.
 //
 // A tensor is converted, too, if idx has only integers, slices, Ellipsis and NewAxis; otherwise it must have t's dtype,
 // or be a single element assigned through a single mask. A value that shares memory with t must cover exactly the
@@ -206,8 +206,8 @@ func (x *indexing) number(v any) *Tensor {
 	case first.Tag == cshim.TagComplex && !d.IsComplex():
 		return failed(refused(x.op, ErrArgument, "a complex number cannot be converted to %v", d))
 	}
-	// On the CPU the fill of one element, as of ScalarTensor, makes infinities of numbers that float16 and its kin do not
-	// have; the fill of more elements refuses them.
+	// On the CPU, filling one element, as ScalarTensor does, makes infinities of numbers that float16 and the like
+	// cannot represent; filling more elements refuses them.
 	two := Full([]int{2}, v, d, x.self.Device())
 	defer two.Release()
 	return two.Select(0, 0)
@@ -458,7 +458,7 @@ func (x *indexing) selectOne(i int) bool {
 	return x.within(int64(i), x.view.Size(x.dim)) && x.take(x.view.Select(x.dim, i))
 }
 
-// within reports whether an index is within the bounds of a dimension of so many elements.
+// within reports whether an index is within the bounds of a dimension of that size.
 func (x *indexing) within(i int64, size int) bool {
 	if i >= int64(size) || i < -int64(size) {
 		return x.refuse(ErrIndex, "index %d is out of bounds for dimension %d with size %d", i, x.realDim-1, size)
@@ -537,8 +537,8 @@ func (x *indexing) tensor(t *Tensor) bool {
 	return x.record(t)
 }
 
-// inside reports whether the indices, which are on the CPU, are within the bounds of the dimension. libtorch does not check
-// them before a GPU's kernel does, which ends the use of the device.
+// inside reports whether the indices, which are on the CPU, are within the bounds of the dimension. libtorch leaves the
+// check to the GPU's kernel, whose failure makes the device unusable.
 func (x *indexing) inside(t *Tensor) bool {
 	wide := t
 	if t.DType() != Int64 {

@@ -35,7 +35,7 @@ func (t *Tensor) LastUseUnless(at string, live ...*Tensor) {
 	t.LastUse(at)
 }
 
-// LastUseUnlessIn is LastUseUnless if t is also not in list, nor in its array after it, where a longer slice of that may
+// LastUseUnlessIn is LastUseUnless if t is also not in list, nor beyond its end in its array, where a longer slice may
 // hold t. It compares 1,024 elements at most: if there are more, t is left to its scope. "linstock go" inserts it.
 func (t *Tensor) LastUseUnlessIn(at string, list []*Tensor, live ...*Tensor) {
 	const most = 1024

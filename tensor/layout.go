@@ -17,7 +17,7 @@ const (
 	SparseBSC Layout = 6 // compressed columns of blocks
 )
 
-// layoutNested is torch.jagged, the layout of nested tensors, which no option asks for.
+// layoutNested is torch.jagged, the layout of nested tensors, which no option selects.
 const layoutNested Layout = 7
 
 var layoutNames = [...]string{"strided", "sparse_coo", "sparse_csr", "_mkldnn", "sparse_csc", "sparse_bsr", "sparse_bsc"}

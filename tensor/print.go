@@ -19,7 +19,7 @@ type PrintOptions struct {
 	Threshold int   // a tensor with more elements is summarized; PyTorch: 1000, math.MaxInt for profile="full"
 	EdgeItems int   // elements at the beginning and end of each dimension in a summary, at least 1; PyTorch: 3
 	LineWidth int   // columns of a line; PyTorch: 80
-	SciMode   *bool // with exponents; nil: where the elements' magnitudes ask for it
+	SciMode   *bool // with exponents; nil: if the elements' magnitudes require it
 }
 
 var printOptions atomic.Pointer[PrintOptions]
@@ -227,7 +227,7 @@ func (t *Tensor) body(indent int) (string, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case len(p.words) != product(p.shape): // or text would index beyond them
+	case len(p.words) != product(p.shape): // otherwise text would index beyond them
 		return "", refused("String", ErrArgument, "another goroutine has changed the tensor's shape")
 	}
 	return p.text(indent), nil

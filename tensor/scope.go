@@ -347,7 +347,7 @@ func (s *Scope) remove(t *Tensor) bool {
 	return true
 }
 
-// transit is the owner of a tensor while it moves: of several goroutines that move a tensor, one moves it at a time.
+// transit is the owner of a tensor while it moves: only one goroutine at a time moves a tensor.
 var transit Scope
 
 func (s *Scope) remember(f *failure) {

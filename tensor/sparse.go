@@ -1,8 +1,8 @@
 package tensor
 
-// SparseCSRTensor makes a tensor (*, rows, columns) in compressed rows: crowIndices (*, rows+1) has where the values of each
-// row begin, colIndices (*, nnz) their columns. Both are int32 or int64. Gradients reach values. Option: DType, that of values
-// by default. PyTorch: torch.sparse_csr_tensor.
+// SparseCSRTensor makes a tensor (*, rows, columns) in compressed rows: crowIndices (*, rows+1) has the positions at
+// which the values of each row begin, colIndices (*, nnz) their columns. Both are int32 or int64. Gradients reach
+// values. Option: DType; the default is that of values. PyTorch: torch.sparse_csr_tensor.
 func SparseCSRTensor(crowIndices, colIndices, values *Tensor, size []int, opts ...Option) *Tensor {
 	return compressed("SparseCSRTensor", SparseCSR, crowIndices, colIndices, values, size, opts)
 }

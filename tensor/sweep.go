@@ -47,7 +47,8 @@ func weaken() {
 	})
 }
 
-// scopedCount counts entries that were released during a sweep, too: it does not walk through them, since policies ask often.
+// scopedCount also counts entries that were released during a sweep: policies call it often, so it does not walk
+// through the entries.
 func scopedCount() (n int64) {
 	scopes.each(func(s *Scope) {
 		s.mu.Lock()

@@ -369,7 +369,7 @@ func (t *Tensor) Shape() []int {
 // IsSparse reports whether t has the sparse COO layout. PyTorch: Tensor.is_sparse.
 func (t *Tensor) IsSparse() bool { return t.Layout() == SparseCOO }
 
-// Layout returns how t is stored; Strided for a tensor that is failed, released or nil. PyTorch: Tensor.layout.
+// Layout returns how t is stored, and Strided if t is failed, released or nil. PyTorch: Tensor.layout.
 func (t *Tensor) Layout() Layout {
 	var m cshim.Meta
 	if t.meta("Layout", &m) != nil {
@@ -522,7 +522,7 @@ func (t *Tensor) StorageOffset() int {
 	return int(m.Offset)
 }
 
-// SharesStorage reports whether two tensors are views of the same storage, one that has bytes.
+// SharesStorage reports whether two tensors are views of the same storage, if it is not empty.
 func (t *Tensor) SharesStorage(other *Tensor) bool {
 	var a, b cshim.Meta
 	return t.meta("SharesStorage", &a) == nil && other.meta("SharesStorage", &b) == nil && a.Data != 0 && a.Data == b.Data

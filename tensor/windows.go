@@ -2,10 +2,10 @@ package tensor
 
 import "math"
 
-// The windows of torch.signal.windows have m values, float32 or float64. Sym is PyTorch's argument of that name, true
-// by default there: a symmetric window, as filters need it, or else a periodic one, as spectra need it.
+// The windows of torch.signal.windows have m values, float32 or float64. If sym, PyTorch's argument of that name (true
+// by default there), is true, a window is symmetric, for filters; otherwise it is periodic, for spectra.
 
-// SignalWindowsBartlett returns the triangular window, 0 at the ends. Options: DType, Device. PyTorch:
+// SignalWindowsBartlett returns the triangular window, which is 0 at the ends. Options: DType, Device. PyTorch:
 // torch.signal.windows.bartlett.
 func SignalWindowsBartlett(m int, sym bool, opts ...Option) *Tensor {
 	return window("SignalWindowsBartlett", m, opts, func(DType) *Tensor {
@@ -34,8 +34,8 @@ func SignalWindowsCosine(m int, sym bool, opts ...Option) *Tensor {
 	})
 }
 
-// SignalWindowsExponential returns exp(-|k|/tau) of the distances k from the middle. Options: DType, Device. PyTorch:
-// torch.signal.windows.exponential, of which center is not an argument here.
+// SignalWindowsExponential returns exp(-|k|/tau) for the distances k from the middle. Options: DType, Device. PyTorch:
+// torch.signal.windows.exponential, whose argument center does not exist here.
 func SignalWindowsExponential(m int, tau float64, sym bool, opts ...Option) *Tensor {
 	const op = "SignalWindowsExponential"
 	if !(tau > 0) {
@@ -47,7 +47,7 @@ func SignalWindowsExponential(m int, tau float64, sym bool, opts ...Option) *Ten
 	})
 }
 
-// SignalWindowsGaussian returns the Gaussian window of the standard deviation std. Options: DType, Device. PyTorch:
+// SignalWindowsGaussian returns the Gaussian window with standard deviation std. Options: DType, Device. PyTorch:
 // torch.signal.windows.gaussian.
 func SignalWindowsGaussian(m int, std float64, sym bool, opts ...Option) *Tensor {
 	const op = "SignalWindowsGaussian"
@@ -60,7 +60,7 @@ func SignalWindowsGaussian(m int, std float64, sym bool, opts ...Option) *Tensor
 	})
 }
 
-// SignalWindowsGeneralCosine returns the sum of cosines with the weights a, of which every second one counts negative.
+// SignalWindowsGeneralCosine returns the sum of cosines with the weights a, of which every second one is negated.
 // Options: DType, Device. PyTorch: torch.signal.windows.general_cosine.
 func SignalWindowsGeneralCosine(m int, a []float64, sym bool, opts ...Option) *Tensor {
 	return cosines("SignalWindowsGeneralCosine", m, a, sym, opts)
@@ -94,7 +94,7 @@ func SignalWindowsKaiser(m int, beta float64, sym bool, opts ...Option) *Tensor 
 			return Ones([]int{1}, opts...)
 		}
 		if dtype == Float32 {
-			beta = float64(float32(beta)) // of a larger one the root below would be nan
+			beta = float64(float32(beta)) // otherwise the root below could be NaN
 		}
 		k := line(m, -beta, min(beta, -beta+float64(m-1)*2*beta/period(m, sym)), opts)
 		end := FromScalar(beta, Float64).I0()
