@@ -24,7 +24,8 @@ func either(x *tensor.Tensor, inPlace bool, f, inPlaceForm unary, opts ...tensor
 }
 
 // fusible returns the first two layers if they are a Linear and an activation that [Linear.activated] computes. An
-// activation in place is not one, because with a gradient activated keeps PyTorch's memory for one that is not in place.
+// in-place activation is not fusible: with gradients, activated keeps as much memory as PyTorch does for one that is
+// not in place.
 func fusible(layers []Layer) (*Linear, cshim.Activation) {
 	if len(layers) < 2 {
 		return nil, 0
@@ -39,7 +40,7 @@ func fusible(layers []Layer) (*Linear, cshim.Activation) {
 	return nil, 0
 }
 
-// activation returns the number of an activation, and 0 if it has none or l is another layer.
+// activation returns the number of an activation, and 0 if it has none or l is not an activation.
 func activation(l Layer) cshim.Activation {
 	switch a := l.(type) {
 	case *ReLU:

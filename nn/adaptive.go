@@ -171,11 +171,10 @@ func (a *AdaptiveLogSoftmaxWithLoss) Predict(x *tensor.Tensor) *tensor.Tensor {
 
 // LinearCrossEntropy returns CrossEntropy of the logits x weight^T + bias for x (N, in) or (in), weight (C, in) and
 // bias (C) or nil. For x (N, in), weight may be (C, d1, ..., in) and bias (C, d1, ...); the logits are then (N, C,
-// d1, ...). With rows above 0 it computes the loss of so many rows of x at a time, and again in the backward pass, so
-// that the logits of all rows never exist at once: with many classes they are the largest tensor of a model. Targets
+// d1, ...). If rows is above 0, it computes the loss of that many rows of x at a time, and again in the backward pass,
+// so that the logits of all rows never exist at once: with many classes they are the largest tensor of a model. Targets
 // and options are those of CrossEntropy; tensor.ReduceNone needs rows 0, and a tensor.Weight must live until the
-// backward pass. PyTorch: torch.nn.functional.linear_cross_entropy, whose LinearCrossEntropyOptions choose the
-// chunks.
+// backward pass. PyTorch: torch.nn.functional.linear_cross_entropy, whose LinearCrossEntropyOptions choose the chunks.
 func LinearCrossEntropy(x, weight, bias, targets *tensor.Tensor, rows int, opts ...tensor.Option) *tensor.Tensor {
 	const op = "LinearCrossEntropy"
 	if bad := firstUnusable(op, append([]*tensor.Tensor{x, weight, targets}, tensorsOf(bias)...)...); bad != nil {

@@ -206,7 +206,7 @@ func xavier(fanOut, fanIn int) float64 {
 
 // Masks says which positions attention leaves out. A mask of dtype bool is true where a position is left out, which is
 // the opposite of tensor.AttnMask; a floating-point mask is added to the attention scores. A position is left out if any
-// of the masks says so; PyTorch, where is_causal= is a hint, follows only one of attn_mask= and is_causal=.
+// of the masks says so; PyTorch, where is_causal= is a hint, applies only one of attn_mask= and is_causal=.
 type Masks struct {
 	Attn       *tensor.Tensor // (L, S), or (N*heads, L, S) (attn_mask=)
 	KeyPadding *tensor.Tensor // (N, S), or (S) without a batch (key_padding_mask=)
@@ -329,9 +329,9 @@ func (a *MultiheadAttention) fast(in []*tensor.Tensor, masks Masks) bool {
 	return true
 }
 
-// project returns queries, keys and values (N, L, E). Like PyTorch it projects (L, N, E) as it is, so that Linear does not
-// copy it and adds the bias within the product, and turns the result. PyTorch also turns BatchFirst's (N, L, E) before, which
-// costs a copy of it; here the last bits may differ then.
+// project returns queries, keys and values (N, L, E). Like PyTorch it projects (L, N, E) without transposing it first,
+// so that Linear does not copy it and adds the bias within the product, and transposes the result. PyTorch also
+// transposes BatchFirst's (N, L, E) first, which costs a copy; here the last bits may then differ.
 func (a *MultiheadAttention) project(in []*tensor.Tensor, unbatched bool) ([]*tensor.Tensor, error) {
 	parts, err := a.linears(in)
 	if err != nil {
@@ -348,8 +348,8 @@ func (a *MultiheadAttention) project(in []*tensor.Tensor, unbatched bool) ([]*te
 	return parts, nil
 }
 
-// linears returns queries, keys and values in the layout of in. Those of one tensor are one product, whose gradient is
-// rounded once.
+// linears returns queries, keys and values in the layout of in. Those computed from one tensor are one product, whose
+// gradient is rounded once.
 func (a *MultiheadAttention) linears(in []*tensor.Tensor) ([]*tensor.Tensor, error) {
 	for _, t := range []*tensor.Tensor{a.InProjWeight, a.InProjBias} {
 		if t != nil && t.Size(0)%3 != 0 {

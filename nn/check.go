@@ -178,7 +178,7 @@ func (c *checker) pointer(v reflect.Value, pkg string, f *field) {
 	}
 }
 
-// module reports the error that a module carries, and returns whether there is none. A module that could not be made
+// module reports the error that a module carries, and returns true if there is none. A module that could not be made
 // may lack parts, which are not checked. Reflection cannot call methods of a struct embedded under an unexported name.
 func (c *checker) module(v reflect.Value, facts *facts) bool {
 	if !facts.err || !facts.module || !v.CanInterface() {

@@ -7,8 +7,8 @@ import (
 )
 
 // CheckpointSequential applies layers to x in order, like Pipe, in the given number of segments of about the same length.
-// Of each segment but the last, only the input is kept for the backward pass, which computes the segment again, as with
-// autograd.Checkpoint. segments is in [1, len(layers)]. PyTorch: torch.utils.checkpoint.checkpoint_sequential.
+// For each segment but the last, only the input is kept for the backward pass, which computes the segment again, as
+// with autograd.Checkpoint. segments is in [1, len(layers)]. PyTorch: torch.utils.checkpoint.checkpoint_sequential.
 func CheckpointSequential(layers []Layer, segments int, x *tensor.Tensor) *tensor.Tensor {
 	const op = "CheckpointSequential"
 	if segments < 1 || segments > len(layers) {

@@ -187,7 +187,8 @@ type transposed struct {
 	err                                      error
 }
 
-// windowOf returns the last dims sizes of a weight, or nil if it is no convolution's over so many dimensions.
+// windowOf returns the last dims sizes of a weight, or nil if it is not the weight of a convolution over dims
+// dimensions.
 func windowOf(w *tensor.Tensor, dims int) []int {
 	if w == nil || w.Dim() != dims+2 {
 		return nil

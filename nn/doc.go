@@ -56,8 +56,8 @@
 // # Hooks and wrappers
 //
 // Forward is called directly, so a function that is to run before or after a layer is a layer around it: a [Hooked], a
-// [Parametrized], a [LoRALinear]. A wrapper adds nothing to the names in the state. Declare a field as Layer, not as
-// *Linear, where a wrapper may stand; [SetSubmodule] puts one in the place of a layer.
+// [Parametrized], a [LoRALinear]. A wrapper adds nothing to the names in the state. Declare a field that may hold a
+// wrapper as Layer, not as *Linear; [SetSubmodule] replaces a layer by a wrapper.
 //
 // # Lifetimes
 //

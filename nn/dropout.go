@@ -30,7 +30,7 @@ func (d *dropout) failure(op string) error {
 }
 
 // forward applies f in training, or the operator name if f is nil; name+"_" is its in-place form. An x of unbatched
-// dimensions is a sample without a batch. If unbatched is not 0, x needs so many dimensions or one more.
+// dimensions is a sample without a batch. If unbatched is not 0, x needs that number of dimensions or one more.
 func (d *dropout) forward(op string, f func(*tensor.Tensor, float64, ...tensor.Option) *tensor.Tensor, name string, unbatched int, x *tensor.Tensor) *tensor.Tensor {
 	if err := d.failure(op); err != nil {
 		return tensor.Failed(err)

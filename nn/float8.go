@@ -68,7 +68,7 @@ func float8Scale(x *tensor.Tensor, perRow bool) *tensor.Tensor {
 }
 
 func toFloat8(x, scale *tensor.Tensor) *tensor.Tensor {
-	// Before libtorch 2.13 what is beyond the largest number becomes NaN.
+	// Before libtorch 2.13, numbers beyond the largest become NaN.
 	return x.To(tensor.Float32).Div(scale).Clamp(-float8Max, float8Max).To(tensor.Float8E4M3FN)
 }
 

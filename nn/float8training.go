@@ -165,8 +165,8 @@ func (p float8Product) mm(a, b *tensor.Tensor, dtype tensor.DType, whole, fast b
 	return float8MM(left, right, leftScale, rightScale, a.DType(), fast)
 }
 
-// round returns x in a dtype of float8, and what multiplies that to give x: one number, or one for each row (dim 1) or column (dim
-// 0), with a dimension of size 1.
+// round returns x in a float8 dtype, and the scale by which to multiply that to get x: one number, or one for each row
+// (dim 1) or column (dim 0), with a dimension of size 1.
 func (p float8Product) round(x *tensor.Tensor, dtype tensor.DType, dim int, whole bool) (rounded, scale *tensor.Tensor) {
 	most := float64(float8Max)
 	if dtype == tensor.Float8E5M2 {

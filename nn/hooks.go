@@ -151,8 +151,8 @@ func replace(t **tensor.Tensor, f func() (*tensor.Tensor, error)) error {
 	return nil
 }
 
-// identity returns its input. libtorch refuses to change the result in place, as it must: a view by an operator would take
-// the change's grad_fn then, and the gradients would no longer pass the node that has the hooks.
+// identity returns its input. libtorch refuses to change the result in place, which is required: a view made by an
+// operator would take the change's grad_fn, and gradients would no longer pass through the node with the hooks.
 type identity struct{}
 
 func (identity) Forward(_ *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
@@ -268,8 +268,8 @@ func (b *backwardHooks) output(y *tensor.Tensor) (*tensor.Tensor, error) {
 // SetSubmodule puts part in the place of the submodule of m with the given name, such as "blocks.0.mlp": a wrapper like
 // Hooked, Parametrized or LoRALinear, or another layer. The field, slice or map must be able to hold part: a field of type
 // Layer can, as those of the linear layers in CausalSelfAttention, SwiGLU, TransformerEncoderLayer and
-// TransformerDecoderLayer are; one of type *Linear, as MultiheadAttention's OutProj, holds only a *Linear. A submodule that
-// is in several places is replaced in the first. PyTorch: Module.set_submodule.
+// TransformerDecoderLayer are; one of type *Linear, such as MultiheadAttention's OutProj, holds only a *Linear. A
+// submodule that is in several places is replaced in the first. PyTorch: Module.set_submodule.
 func SetSubmodule(m any, name string, part any) error {
 	const op = "SetSubmodule"
 	if part == nil || reflect.ValueOf(part).Kind() == reflect.Pointer && reflect.ValueOf(part).IsNil() {

@@ -25,7 +25,8 @@ type Int8Linear struct {
 }
 
 // int8Rows is the number of rows from which converting the weight is no slower than reading 8 bits. With a 4096×1024 weight
-// in bfloat16, one thread and AVX-512, 1 row took 0.21 ms beside 0.70, 16 rows 1.9 ms both ways, 32 rows 3.7 ms beside 2.3.
+// in bfloat16, one thread and AVX-512, 1 row took 0.21 ms instead of 0.70, 16 rows 1.9 ms both ways, 32 rows 3.7 ms
+// instead of 2.3.
 const int8Rows = 16
 
 // NewInt8Linear returns an Int8Linear with the weight of l, floating-point, rounded to 8 bits, and a copy of its bias. It does

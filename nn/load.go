@@ -37,10 +37,10 @@ func Strict(on ...bool) LoadOption { return func(s *loadSettings) { s.lax = !opt
 //	model := newModel(nn.Device(tensor.Meta))
 //	err := checkpoint.LoadModel("model.safetensors", model, nn.Assign(true))
 //
-// A parameter requires a gradient as the one before it did. Make the optimizer after this. What the state does not have stays
-// on the meta device (LoadReport.Meta): tied weights of which the file has one, which are to be tied again, and buffers that
-// are not saved, except those of this package's modules. A tensor in a map, or in a struct
-// that the module does not hold by a pointer, cannot be replaced and is an error. PyTorch: assign=True; off by
+// A parameter requires a gradient if the one that it replaces did. Make the optimizer after this. Tensors that the
+// state does not have stay on the meta device (LoadReport.Meta): tied weights of which the file has only one, which
+// must be tied again, and buffers that are not saved, except those of this package's modules. A tensor in a map, or in
+// a struct that the module does not hold by a pointer, cannot be replaced and is an error. PyTorch: assign=True; off by
 // default.
 func Assign(on ...bool) LoadOption { return func(s *loadSettings) { s.assign = options.On(on) } }
 

@@ -67,7 +67,7 @@ func weighted(op string, x, target, weight *tensor.Tensor, f func(x, target *ten
 		return bad
 	}
 	if a, b := x.Shape(), weight.Shape(); !slices.Equal(a, b) {
-		return refuse.Tensor(op, tensor.ErrArgument, "x and Weight must have one shape, got %v and %v", a, b)
+		return refuse.Tensor(op, tensor.ErrArgument, "x and Weight must have the same shape, got %v and %v", a, b)
 	}
 	s := lossOptions{reduction: tensor.ReduceMean}
 	for _, o := range opts {
@@ -146,15 +146,15 @@ func SoftMarginLoss(x, target *tensor.Tensor, opts ...tensor.Option) *tensor.Ten
 }
 
 // MultiMarginLoss returns the mean multi-class hinge loss of scores (N, C) or (C) and classes (N) or (), of dtype int64.
-// Of an empty batch there is no mean and no sum: an error. Options: tensor.P (1, the default, or 2), tensor.Margin (1 by
+// The mean or sum of an empty batch is an error. Options: tensor.P (1, the default, or 2), tensor.Margin (1 by
 // default), tensor.Weight (C), a tensor.Reduction. PyTorch: torch.nn.functional.multi_margin_loss.
 func MultiMarginLoss(scores, targets *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
 	return scores.MultiMarginLoss(targets, opts...)
 }
 
 // MultiLabelMarginLoss returns the mean multi-label hinge loss of scores (N, C) or (C) and the classes that apply, of the
-// same shape and dtype int64: those before the first -1 in each row. Of an empty batch there is no mean and no sum: an
-// error. Options: a tensor.Reduction. PyTorch: torch.nn.functional.multilabel_margin_loss.
+// same shape and dtype int64: those before the first -1 in each row. The mean or sum of an empty batch is an error.
+// Options: a tensor.Reduction. PyTorch: torch.nn.functional.multilabel_margin_loss.
 func MultiLabelMarginLoss(scores, targets *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
 	return scores.MultilabelMarginLoss(targets, opts...)
 }
@@ -306,7 +306,7 @@ func firstUnusable(op string, ts ...*tensor.Tensor) *tensor.Tensor {
 // sameShape returns a failed tensor if x and target have different shapes (docs/decisions/0016).
 func sameShape(op string, x, target *tensor.Tensor) *tensor.Tensor {
 	if a, b := x.Shape(), target.Shape(); !slices.Equal(a, b) {
-		return refuse.Tensor(op, tensor.ErrArgument, "x and target must have one shape, got %v and %v", a, b)
+		return refuse.Tensor(op, tensor.ErrArgument, "x and target must have the same shape, got %v and %v", a, b)
 	}
 	return nil
 }

@@ -18,8 +18,8 @@ type Layer interface {
 	Forward(x *tensor.Tensor) *tensor.Tensor
 }
 
-// Func adapts a function to a Layer. The function borrows x, as Forward does: it keeps x.Alias(), and it returns a new tensor
-// or x. One that returns a tensor that it keeps returns its Alias().
+// Func adapts a function to a Layer. The function borrows x, as Forward does: it may keep x.Alias() but not x, and it
+// returns a new tensor or x. To return a tensor that it keeps, it returns an Alias().
 type Func func(x *tensor.Tensor) *tensor.Tensor
 
 // Forward returns f(x).

@@ -333,7 +333,7 @@ func (l *ParametrizationList) compute() *tensor.Tensor {
 	return y
 }
 
-// value returns the parameter. A cached one is a handle of its own, because Cached may end during the pass.
+// value returns the parameter. A cached one is returned as a separate handle, because Cached may end during the pass.
 func (l *ParametrizationList) value() *tensor.Tensor {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -354,8 +354,8 @@ func (l *ParametrizationList) value() *tensor.Tensor {
 	return (*cached).Alias()
 }
 
-// recording returns a number for how this goroutine records gradients. One value of a parameter cannot serve two: without
-// recording it has no graph, so that the originals would get no gradients.
+// recording returns a number for how this goroutine records gradients. A cached value is for one way of recording:
+// without recording it has no graph, so that the originals would get no gradients.
 func recording() int {
 	switch {
 	case tensor.InferenceEnabled():

@@ -20,8 +20,8 @@ type Sequential struct {
 // NewSequential returns a Sequential of the given layers.
 func NewSequential(layers ...Layer) *Sequential { return &Sequential{layers} }
 
-// Forward returns Pipe(x, s's layers...), and like [Pipe] releases what lies between layers of this package, and with
-// "linstock go" between layers of the program's.
+// Forward returns Pipe(x, s's layers...), and like [Pipe] releases intermediate results between layers of this package,
+// and with "linstock go" also between user-defined layers.
 func (s *Sequential) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if s == nil {
 		return noModule("Sequential")
@@ -38,8 +38,8 @@ func (s *Sequential) Forward(x *tensor.Tensor) *tensor.Tensor {
 // that a Func, a user-defined layer or the caller could have seen is not released: it lives until its scope closes or
 // it becomes unreachable. Pipe runs a [Sequential] as its layers.
 //
-// In a program that "linstock go" has compiled, the same holds of user-defined layers (a type with a method Forward, not a
-// Func) of which it has found that they keep the contract of [Layer].
+// In a program that "linstock go" has compiled, the same holds for user-defined layers (a type with a method Forward,
+// not a Func) that it has found to keep the contract of [Layer].
 //
 // A [Linear] and a ReLU, SiLU, Sigmoid, Tanh or GELU after it, not in place, are one native call. Where no gradients are
 // recorded, the activation then overwrites the result of the Linear.

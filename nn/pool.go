@@ -63,7 +63,7 @@ func (b *builder) pool(kernel, dims int) (window, stride []int) {
 	return window, window
 }
 
-// poolOptions are the options of a pool beside its own: Kernel exists from two dimensions on.
+// poolOptions are the options of a pool: its own and, from two dimensions on, Kernel.
 func poolOptions(dims int, own ...string) []string {
 	if dims > 1 {
 		return append([]string{"Kernel"}, own...)

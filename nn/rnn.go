@@ -181,7 +181,7 @@ func (r *recurrent) fit(op string, x *tensor.Tensor, batch int, states []*tensor
 	return nil
 }
 
-// failures returns the same failed tensor n times: a program that reads the error of one has read that of all.
+// failures returns the same failed tensor n times, so that reading the error of one reads that of all.
 func failures(n int, err error) []*tensor.Tensor {
 	return slices.Repeat([]*tensor.Tensor{tensor.Failed(err)}, n)
 }

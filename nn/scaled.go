@@ -8,7 +8,7 @@ import (
 )
 
 // A ScalingType is which elements of a matrix have a scale in common: all, those of a row, or those of a block of the given size.
-// Of the second factor of a product a row is a column, and a block lies along the columns. PyTorch:
+// For the second factor of a product, a row is a column, and a block lies along the columns. PyTorch:
 // torch.nn.functional.ScalingType.
 type ScalingType int
 

@@ -68,8 +68,8 @@ func (c *ChannelShuffle) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return x.ChannelShuffle(c.Groups)
 }
 
-// CosineSimilarity returns the cosine of the angle between x1 and x2 along the dimension Dim. Each of the two norms
-// that divide is at least Eps. PyTorch: torch.nn.CosineSimilarity.
+// CosineSimilarity returns the cosine of the angle between x1 and x2 along the dimension Dim. Both norms in the
+// denominator are at least Eps. PyTorch: torch.nn.CosineSimilarity.
 type CosineSimilarity struct {
 	Dim int
 	Eps float64

@@ -13,7 +13,7 @@ import (
 // nn.To(m, tensor.CUDA(0)). It changes the dtype only of floating-point tensors. A memory format is that of tensors with as
 // many dimensions as the format has: nn.To(m, tensor.ChannelsLast) is for the weights of 2d convolutions. The *Tensor handles
 // stay the same, so an existing optimizer keeps its parameters, but its own state is not converted: make the optimizer after
-// the call. Other goroutines must not use m meanwhile; parameters that a backward pass of theirs reaches are refused.
+// the call. Other goroutines must not use m meanwhile; it is an error if their backward pass reaches a parameter of m.
 // PyTorch: Module.to.
 func To(m any, opts ...tensor.Option) error {
 	if err := Check(m); err != nil {
@@ -98,7 +98,7 @@ func move(t *tensor.Tensor, opts []tensor.Option, keepDType bool) error {
 	if err := now.Err(); err != nil {
 		return err
 	}
-	before.Release() // else the memory of t is freed only once all of the module is converted
+	before.Release() // otherwise the memory of t is freed only after all of the module is converted
 	grad := t.Grad()
 	if err := replaceData(t, now); err != nil {
 		return err

@@ -23,8 +23,8 @@ type RotaryEmbedding struct {
 	err         error
 }
 
-// NewRotaryEmbedding returns a RotaryEmbedding of an even width. Options: Base (10000 by default), Interleaved, Device, and
-// DType, which changes nothing, so that all layers of a model can have the same options.
+// NewRotaryEmbedding returns a RotaryEmbedding of an even width. Options: Base (10000 by default), Interleaved, Device,
+// and DType, which has no effect, so that all layers of a model can have the same options.
 func NewRotaryEmbedding(width int, opts ...Option) *RotaryEmbedding {
 	b := build("NewRotaryEmbedding", opts, "Base", "Interleaved", "Device", "DType")
 	b.sizes("width", width)
@@ -279,8 +279,8 @@ func (d *DropPath) Forward(x *tensor.Tensor) *tensor.Tensor {
 //	k, v := cache.Update(keys, values) // of T new tokens
 //	y := tensor.ScaledDotProductAttention(q, k, v, tensor.AttnMask(cache.Mask(T)))
 //
-// A single token attends to all others, and needs no mask. tensor.IsCausal is right for the first tokens only: its mask
-// is that of queries from position 0 on.
+// A single token attends to all others, and needs no mask. tensor.IsCausal is correct only for the first tokens: its
+// mask is for queries from position 0 on.
 //
 // Its buffers Keys and Values (N, H, length, D) are not saved, and gradients are not recorded through them. It must not be
 // used by several goroutines at a time. PyTorch has none.
@@ -558,10 +558,10 @@ func (l *LoRALinear) Forward(x *tensor.Tensor) *tensor.Tensor {
 func (l *LoRALinear) Merged() bool { return l != nil && l.merged }
 
 // Merge adds the update to the base's weight, in place, so that Forward costs no more than the base's. It does nothing if that
-// is done already. The base must be a *Linear: a weight in 8 bits would round the update away. A model with a merged layer is
-// neither saved nor loaded, since its state does not say that the update is in the base's weight: Unmerge first, or put the
-// Base in the layer's place. A base that several LoRALinears share changes for all of them. No other goroutine may use the
-// layer during Merge or Unmerge: its result would be that of a weight that is only partly changed.
+// is done already. The base must be a *Linear: a weight in 8 bits would round the update away. A model with a merged
+// layer can be neither saved nor loaded, since its state does not show that the update is in the base's weight: Unmerge
+// first, or replace the layer by its Base. A base that several LoRALinears share changes for all of them. No other
+// goroutine may use the layer during Merge or Unmerge: it would see a partly changed weight.
 func (l *LoRALinear) Merge() error { return l.merge(true) }
 
 // Unmerge subtracts the update from the base's weight again, for further training. Rounding may leave a difference from the

@@ -346,8 +346,8 @@ func dims(t *tensor.Tensor, i int) int {
 	return t.Size(i)
 }
 
-// leading returns the sizes of t but the last n, none if it has fewer. An operator fails where memory ends or a device is
-// lost, and a failed tensor has no dimensions.
+// leading returns the sizes of t except the last n, and none if it has fewer: an operator fails when memory runs out or
+// a device is lost, and a failed tensor has no dimensions.
 func leading(t *tensor.Tensor, n int) []int {
 	shape := t.Shape()
 	return shape[:max(0, len(shape)-n)]

@@ -14,9 +14,9 @@ import (
 )
 
 // GetTotalNorm returns the norm of ts as if they were one vector, as a scalar tensor on the device of the first; 0 for no
-// tensors. Gradients are not recorded. Of gradients of parameters that package dist divides it sees this process's parts; see
-// ClipGradNorm_. Options: NormType (2 by default; math.Inf(1) is the largest magnitude), ErrorIfNonfinite. PyTorch:
-// torch.nn.utils.get_total_norm.
+// tensors. Gradients are not recorded. For gradients of parameters that package dist divides, it sees only this
+// process's parts; see ClipGradNorm_. Options: NormType (2 by default; math.Inf(1) is the largest magnitude),
+// ErrorIfNonfinite. PyTorch: torch.nn.utils.get_total_norm.
 func GetTotalNorm(ts []*tensor.Tensor, opts ...Option) *tensor.Tensor {
 	const op = "GetTotalNorm"
 	b := build(op, opts, "NormType", "ErrorIfNonfinite")
@@ -104,7 +104,7 @@ func gradNorm(op string, params, grads []*tensor.Tensor, b *builder) (*tensor.Te
 		if largest {
 			for i, g := range own {
 				if g.Numel() == 0 {
-					own[i] = g.Sum() // 0, which changes no maximum: there is none of no elements
+					own[i] = g.Sum() // 0, which changes no maximum: an empty tensor has none
 				}
 			}
 		}
@@ -190,9 +190,9 @@ func clip(grads []*tensor.Tensor, maxNorm float64, norm *tensor.Tensor) error {
 }
 
 // ClipGradNorm_ scales the gradients of params in place so that their joint norm is at most maxNorm. It returns the
-// norm before scaling, as a scalar tensor. Parameters without a gradient are ignored. Of parameters that package dist divides
-// among processes all parts count, as in PyTorch: all processes that have one must call it. Options: NormType (2 by default;
-// math.Inf(1) is the largest magnitude), ErrorIfNonfinite. PyTorch: torch.nn.utils.clip_grad_norm_.
+// norm before scaling, as a scalar tensor. Parameters without a gradient are ignored. For parameters that package dist
+// divides among processes, all parts count, as in PyTorch: all processes that have one must call it. Options: NormType
+// (2 by default; math.Inf(1) is the largest magnitude), ErrorIfNonfinite. PyTorch: torch.nn.utils.clip_grad_norm_.
 func ClipGradNorm_(params []*tensor.Tensor, maxNorm float64, opts ...Option) *tensor.Tensor {
 	const op = "ClipGradNorm_"
 	b := build(op, opts, "NormType", "ErrorIfNonfinite")
