@@ -30,10 +30,10 @@ var checkingNaN atomic.Int64
 //	// backward of the operator called at /home/me/model.go:31 …
 //
 // An error of a Function names its Go type. Lines are known for operators that this goroutine has called in f. With
-// CreateGraph, what a backward pass records has the line of the operator whose backward recorded it. The goroutine is
-// locked to its OS thread meanwhile. DetectAnomaly makes operators and backward passes slower, and libtorch's check
-// for NaN applies to all passes of the process while f runs. Without DetectAnomaly, nothing is recorded. Option:
-// CheckNaN. PyTorch: torch.autograd.detect_anomaly.
+// CreateGraph, a node recorded by a backward pass has the line of the operator whose backward recorded it. The
+// goroutine is locked to its OS thread while f runs. DetectAnomaly makes operators and backward passes slower, and
+// libtorch's check for NaN applies to all passes of the process while f runs. Without DetectAnomaly, nothing is
+// recorded. Option: CheckNaN. PyTorch: torch.autograd.detect_anomaly.
 func DetectAnomaly(f func() error, opts ...AnomalyOption) error {
 	const op = "DetectAnomaly"
 	if f == nil {

@@ -126,8 +126,8 @@ func jacobian(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.
 	return rows, err
 }
 
-// apart returns views of the inputs that require gradients, so that a tensor which is several of them is differentiated as
-// each of them alone.
+// apart returns views of the inputs that require gradients, so that a tensor given as several inputs is differentiated
+// as each one separately.
 func apart(inputs []*tensor.Tensor) []*tensor.Tensor {
 	args := append([]*tensor.Tensor{}, inputs...)
 	for i, x := range args {
@@ -138,7 +138,7 @@ func apart(inputs []*tensor.Tensor) []*tensor.Tensor {
 	return args
 }
 
-// zeros makes a slice for as many elements as a tensor has, which may be more than fit into memory.
+// zeros makes a slice for the elements of a tensor, which may not fit in memory.
 func zeros(n int) ([]float64, error) {
 	z := tensor.Zeros([]int{n}, tensor.Float64, tensor.CPU)
 	defer z.Release()

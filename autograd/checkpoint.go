@@ -20,7 +20,7 @@ import (
 // Checkpoint only calls f.
 //
 // Each call of f runs in a scope, which frees all that f makes except its result. f borrows its inputs, as a layer's
-// Forward does: what it keeps of them must be an Alias. f must compute the same values each time. Random numbers
+// Forward does: it may keep only an Alias of them. f must compute the same values each time. Random numbers
 // (dropout) are repeated on the CPU and on the CUDA devices of the inputs and of the tensors that f saves, provided that
 // no other goroutine draws from the generator of the same device meanwhile. In a CUDA graph they are repeated if the backward
 // pass is part of the same capture; otherwise the pass returns tensor.ErrCapture. The inputs must not be changed in place.

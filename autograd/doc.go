@@ -36,8 +36,8 @@
 // SavedTensors trades copies for memory: it keeps what operators save for the backward pass on the CPU, on disk or in a
 // smaller dtype. KeepInCheckpoint keeps the results of chosen parts of a checkpointed function.
 //
-// Jacobian, Hessian and their products with vectors, VJP, JVP, HVP and VHP, differentiate a function. ForwardMode makes them
-// do so forward, without a graph; DualLevel differentiates any code forward.
+// Jacobian, Hessian and their products with vectors, VJP, JVP, HVP and VHP, differentiate a function. ForwardMode makes
+// them use forward mode, without a graph; DualLevel differentiates any code in forward mode.
 //
 // DetectAnomaly finds the operator whose backward computes NaN or fails: the error names the line that called it.
 // RegisterMultiGradHook calls a function with the gradients of several tensors at once.

@@ -64,8 +64,8 @@ func (c *Context) NeedsInputGrad(i int) bool {
 	return c != nil && i >= 0 && i < len(c.needs) && c.needs[i]
 }
 
-// Set saves a value that is not a tensor under a key, which is comparable; another key makes Apply or the backward pass
-// return an error.
+// Set saves a value that is not a tensor under a key. If the key is not comparable, Apply or the backward pass returns
+// an error.
 func (c *Context) Set(key, value any) {
 	if c == nil {
 		return
@@ -85,7 +85,7 @@ func (c *Context) Set(key, value any) {
 	c.values[key] = value
 }
 
-// keyable reports whether key can be the key of a map.
+// keyable reports whether key can be a map key.
 func keyable(key any) bool { return key == nil || reflect.ValueOf(key).Comparable() }
 
 // failed returns the error of Set, and forgets it.

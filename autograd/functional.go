@@ -180,7 +180,7 @@ func zerosLike(ts []*tensor.Tensor) []*tensor.Tensor {
 }
 
 // shaped returns an error unless v has one tensor of the shape of each of ts. A v that is nil stands for ones, for which each
-// of ts must have one element, which is real.
+// of ts must have one real element.
 func (s *functional) shaped(what string, v, ts []*tensor.Tensor) ([]*tensor.Tensor, error) {
 	if v == nil {
 		ones := make([]*tensor.Tensor, len(ts))
@@ -207,8 +207,8 @@ func (s *functional) shaped(what string, v, ts []*tensor.Tensor) ([]*tensor.Tens
 }
 
 // VJP returns f's output and, for each input, the product of v with the Jacobian of f: the gradient of the sum of v times the
-// output. v has the shape of the output; it may be nil if that has one element, which is real. Options: CreateGraph, Strict.
-// PyTorch: torch.autograd.functional.vjp.
+// output. v has the shape of the output; it may be nil if the output has one real element. Options: CreateGraph,
+// Strict. PyTorch: torch.autograd.functional.vjp.
 func VJP(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, v *tensor.Tensor, opts ...FunctionalOption) (output *tensor.Tensor, products []*tensor.Tensor, err error) {
 	s := &functional{op: "VJP"}
 	var vs []*tensor.Tensor

@@ -135,10 +135,10 @@ var keepInCheckpoint = handle.KeepInCheckpoint.(func(f func() *tensor.Tensor) *t
 //	}, x)
 //
 // The result must not be changed in place. Random numbers after the part are those of the first run. A backward pass that the
-// checkpointed function itself starts (Grad, Backward) must not lead through the result, which has no graph when the function
-// is computed again: the outer pass then fails with tensor.ErrArgument. Outside of a Checkpoint, KeepInCheckpoint only calls f.
-// PyTorch: torch.utils.checkpoint.create_selective_checkpoint_contexts, which chooses operators instead of parts of a
-// function.
+// checkpointed function itself starts (Grad, Backward) must not go through the result, which has no graph when the
+// function is computed again: the outer pass then fails with tensor.ErrArgument. Outside of a Checkpoint,
+// KeepInCheckpoint only calls f. PyTorch: torch.utils.checkpoint.create_selective_checkpoint_contexts, which chooses
+// operators instead of parts of a function.
 func KeepInCheckpoint(f func() *tensor.Tensor) *tensor.Tensor {
 	if f == nil {
 		return tensor.Failed(refuse.Nil("KeepInCheckpoint", "a function"))

@@ -192,7 +192,7 @@ func convert[E any](values []reflect.Value, f func(reflect.Value) E) []E {
 	return out
 }
 
-// misfit returns the error of samples that cannot be stacked, with the number of the first that is at fault if that is known.
+// misfit returns the error of samples that cannot be stacked, with the number of the first faulty one if it is known.
 func misfit(samples []*tensor.Tensor, err error) error {
 	for i, t := range samples {
 		if err := t.Err(); err != nil {

@@ -144,8 +144,8 @@ type ConcatDataset struct {
 	ends     []int // cumulative numbers of samples
 }
 
-// NewConcatDataset returns datasets one after another. Their batches have equally many tensors, of the same dtypes and of
-// the same shapes but for the first dimension; a batch of datasets that differ is an error.
+// NewConcatDataset returns datasets one after another. Their batches have the same number of tensors, of the same
+// dtypes and of the same shapes except for the first dimension; a batch across datasets that differ is an error.
 func NewConcatDataset(datasets ...Dataset) (*ConcatDataset, error) {
 	if len(datasets) == 0 {
 		return nil, refuse.Error("NewConcatDataset", tensor.ErrArgument, "at least one dataset is needed")

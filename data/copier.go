@@ -8,9 +8,10 @@ import (
 
 var withHandles = handle.WithHandles.(func(op string, ts []*tensor.Tensor, f func(h []cshim.Handle) error) error)
 
-// copier copies batches from page-locked memory to a CUDA device on a stream of its own, beside the kernels of the loop's
-// current stream. The memory of the copies belongs to the loop's stream, which waits for the copies before a batch is
-// yielded or freed. So it reuses the memory in its own order, and no batch has to be recorded for a second stream.
+// copier copies batches from page-locked memory to a CUDA device on its own stream, concurrently with the kernels of
+// the loop's current stream. The memory of the copies belongs to the loop's stream, which waits for the copies before a
+// batch is yielded or freed. So it reuses the memory in its own order, and no batch has to be recorded for a second
+// stream.
 type copier struct {
 	device int32
 	stream cshim.Stream

@@ -22,9 +22,9 @@
 // are freed when it closes; Tensor.Keep takes a tensor out of it.
 //
 // A Dataset returns batches: TensorDataset, Samples, Windows, or Items, whose samples are Go values that DefaultCollate
-// joins. Subset, RandomSplit, ConcatDataset and StackDataset combine datasets. A Sampler determines which samples an epoch
-// has; with the same seed it is PyTorch's. NewIterableLoader reads an IterableDataset in order. Every loader continues
-// from its State exactly.
+// joins. Subset, RandomSplit, ConcatDataset and StackDataset combine datasets. A Sampler determines which samples an
+// epoch has; with the same seed they are PyTorch's. NewIterableLoader reads an IterableDataset in order. Every loader
+// continues from its State exactly.
 package data
 
 import (
@@ -138,7 +138,7 @@ func WithBatchSampler(s BatchSampler) Option {
 
 // PinMemory copies batches to page-locked memory where they are prepared, so that the copy to the Device, an accelerator,
 // runs while the program continues: the loop copies the next batch before it yields the current one. On a CUDA device the
-// copy has a stream of its own, so that it runs beside the kernels of the current batch, and the loop's current stream
+// copy has its own stream, so that it overlaps with the kernels of the current batch, and the loop's current stream
 // waits for it before the batch is yielded. Without an accelerator PinMemory does nothing. It is off by default.
 // PyTorch: pin_memory, with a copy with non_blocking=True.
 func PinMemory(on ...bool) Option {
@@ -150,9 +150,9 @@ func PinMemory(on ...bool) Option {
 // SampleSeed. The maximum is 4,096.
 func Workers(n int) Option { return Option{"Workers", func(c *config) { c.workers = n }} }
 
-// Prefetch sets the number of batches that workers prepare ahead of the loop, those that are not finished included. It is at
-// least Workers, as each worker prepares a batch, so fewer workers bound it lower; and it is at most 65,536. The default is
-// two per worker. A loader of an IterableDataset reads one batch more. PyTorch's prefetch_factor is a number per worker.
+// Prefetch sets the number of batches that workers prepare ahead of the loop, including unfinished ones. It is at least
+// Workers, because each worker prepares a batch (use fewer workers to lower it), and at most 65,536. The default is two
+// per worker. A loader of an IterableDataset reads one batch more. PyTorch's prefetch_factor is a number per worker.
 func Prefetch(n int) Option { return Option{"Prefetch", func(c *config) { c.prefetch = n }} }
 
 // DropLast omits the last batch of an epoch if it is smaller than the others; off by default.
@@ -282,8 +282,8 @@ func (l *Loader) nextEpoch() {
 // An error ends the loop: an error or panic of the dataset, the error of ctx, or the error of an operator in the loop's
 // body that the body did not read, which the next iteration yields. Only one loop at a time may run over a loader.
 //
-// The goroutine is locked to its OS thread during the loop, because libtorch's thread pool belongs to that thread. So do
-// not use Batches with iter.Pull: Go ends the process when the lock differs from that at the call of Pull
+// The goroutine is locked to its OS thread during the loop, because libtorch's thread pool belongs to that thread. So
+// do not use Batches with iter.Pull: Go ends the process if the lock has changed since the call of Pull
 // (docs/lifetimes.md).
 func (l *Loader) Batches(ctx context.Context) iter.Seq2[Batch, error] { return l.loop(ctx, false) }
 
@@ -412,7 +412,7 @@ func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 	}
 }
 
-// over ends an epoch that has no more batches, which the loop was not told with the batch before.
+// over ends an epoch that has no more batches, if the previous batch did not tell the loop so.
 func (l *Loader) over() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -283,7 +283,7 @@ func (d *distributed) Indices(epoch int) iter.Seq[int] {
 
 // order returns the samples of an epoch after the first seen of all processes.
 func (d *distributed) order(epoch, seen int) func(i int) int {
-	// Beyond the last sample the epoch begins anew.
+	// Beyond the last sample the epoch starts over.
 	place := func(i int) int { return (seen + d.rank + i*d.replicas) % d.n }
 	if !d.shuffle {
 		return place

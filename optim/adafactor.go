@@ -44,7 +44,8 @@ func oneAlong(p *tensor.Tensor, back int) *tensor.Tensor {
 var machineEpsilons = map[tensor.DType]float64{tensor.Float64: 0x1p-52, tensor.Float32: 0x1p-23, tensor.Float16: 0x1p-10,
 	tensor.BFloat16: 0x1p-7}
 
-// notNaN returns the larger of a and b, and a if b is NaN, as Python's max does: the elements that are not NaN go on.
+// notNaN returns the larger of a and b, and a if b is NaN, as Python's max does: elements that are not NaN are still
+// updated.
 func notNaN(a, b float64) float64 {
 	if b > a {
 		return b

@@ -11,8 +11,8 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Algorithm describes an optimization algorithm, this package's or your own. New returns an optimizer that runs it.
-// PyTorch: a subclass of torch.optim.Optimizer.
+// Algorithm describes an optimization algorithm, one of this package or your own. New returns an optimizer that runs
+// it. PyTorch: a subclass of torch.optim.Optimizer.
 //
 // An optimizer calls Step for the parameters of a group that have a gradient, in a scope, with the recording of
 // gradients disabled, once for each dtype and device. The functions must not call the optimizer's methods, which wait for
@@ -100,8 +100,8 @@ func asReal(t *tensor.Tensor) *tensor.Tensor {
 	return t.Detach().ViewAsReal()
 }
 
-// each calls step for each parameter, in a scope of its own: else the temporaries of all would add up until the optimizer's
-// step ends.
+// each calls step for each parameter, in its own scope: otherwise the temporaries of all would add up until the
+// optimizer's step ends.
 func (b *Batch) each(step func(i int) error) error {
 	for i := range b.Params {
 		if err := tensor.WithScope(func() error { return step(i) }); err != nil {

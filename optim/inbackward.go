@@ -14,9 +14,9 @@ import (
 // a training loop stays as it is. It applies to the parameters that the optimizer has now, until remove is called. The
 // parameters, as *tensor.Tensor, keep the optimizer until then.
 //
-// It cannot be combined with what needs all gradients: clipping, GradScaler, the accumulation of gradients, and LBFGS; nor
-// with a dist.DDP, which averages a gradient after the parameter has been updated with this rank's own. Hooks of Step do
-// not run. The backward pass returns the error of a step.
+// It cannot be combined with what needs all gradients: clipping, GradScaler, the accumulation of gradients, and LBFGS;
+// nor with a dist.DDP, which averages a gradient after the parameter has been updated with this rank's gradient. Hooks
+// of Step do not run. The backward pass returns the error of a step.
 //
 // PyTorch: torch.Tensor.register_post_accumulate_grad_hook, with an optimizer for each parameter.
 func (b *Optimizer) StepInBackward() (remove func(), err error) {
@@ -38,8 +38,8 @@ func (b *Optimizer) StepInBackward() (remove func(), err error) {
 	if b.kind.whole {
 		return remove, refuse.Error(op, tensor.ErrArgument, "%s needs all gradients", b.kind.Name)
 	}
-	// A hook that referred to the optimizer would keep the parameters, which would keep their hooks, forever. So the
-	// parameters keep it as Go objects, and all can be collected together.
+	// If a hook referred to the optimizer, it would keep the parameters, and they their hooks, alive forever. So the
+	// parameters refer to the optimizer as Go objects, and all can be collected together.
 	self := weak.Make(b)
 	for gi, g := range b.groups {
 		for pi, p := range g.params {

@@ -259,7 +259,7 @@ func (f *flat) try(x []*tensor.Tensor, t scalar, d *tensor.Tensor) (float64, *te
 	return loss, grad
 }
 
-// inStep returns the error of what cannot run during a step of LBFGS.
+// inStep returns the error of op, called during a step of LBFGS.
 func (b *Optimizer) inStep(op string) error {
 	return refuse.Error(op, tensor.ErrArgument, "a step of the optimizer is running: its closure and other goroutines cannot call %s meanwhile", op)
 }

@@ -181,8 +181,8 @@ func (b *Optimizer) LR() float64 {
 	return b.groups[0].LR
 }
 
-// SetLR sets the learning rate of all groups. The next Step reports a rate that is NaN or infinite; it accepts a negative
-// one, as PyTorch does for a rate that a program sets in param_groups.
+// SetLR sets the learning rate of all groups. The next Step reports a NaN or infinite rate; it accepts a negative one,
+// as PyTorch does for a rate that a program sets in param_groups.
 func (b *Optimizer) SetLR(lr float64) {
 	if b == nil {
 		return
@@ -649,8 +649,8 @@ func kept(t *tensor.Tensor) (*tensor.Tensor, error) {
 	return t.Keep(), nil
 }
 
-// Release frees the optimizer's state now, but for what a State of StateDict still holds. Without it the state is freed once
-// the optimizer is unreachable. The next Step starts from new state.
+// Release frees the optimizer's state now, except tensors that a State of StateDict still holds. Otherwise the state is
+// freed once the optimizer is unreachable. The next Step starts from new state.
 func (b *Optimizer) Release() {
 	if b == nil {
 		return

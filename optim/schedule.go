@@ -74,7 +74,7 @@ func start(opt *Optimizer, c *course) (*course, error) {
 	return c, c.begin()
 }
 
-// begin takes the first step, as PyTorch's _initial_step does. Of a schedule that has parts it is a step like any other.
+// begin takes the first step, as PyTorch's _initial_step does. For a schedule with parts it is a step like any other.
 func (c *course) begin() error {
 	if c.parts != nil {
 		return c.step(nil)
@@ -85,8 +85,8 @@ func (c *course) begin() error {
 	return c.step(nil)
 }
 
-// undo undoes the first step, as PyTorch's recursive_undo does: a SequentialLR in another keeps its own epoch, so that it
-// is a step ahead of its parts.
+// undo undoes the first step, as PyTorch's recursive_undo does: a SequentialLR in another keeps its own epoch, so that
+// it is one step ahead of its parts.
 func (c *course) undo() {
 	if c.parts == nil {
 		c.epoch = max(c.epoch-1, -1)
@@ -191,7 +191,8 @@ func (c *course) rateOf(i int, closed bool) (float64, error) {
 	return c.closed(c, base), nil
 }
 
-// base returns the base rate of a group. A group that AddGroup has added since has none, nor other numbers of the schedule.
+// base returns the base rate of a group. A group that AddGroup has added since has neither a base rate nor other
+// numbers of the schedule.
 func (c *course) base(i int) (float64, error) {
 	if i >= len(c.bases) {
 		return 0, fmt.Errorf("group %d has no base rate: call NewScheduler after the last AddGroup", i)
@@ -215,10 +216,10 @@ type Scheduler struct {
 }
 
 // NewScheduler applies a schedule to opt, and sets the rates of step 0. The base rate of a group is its learning rate
-// when its first scheduler was made, which the group's Extra keeps as "initial_lr". Call it after the last AddGroup: of a
-// group that is added later, schedules that multiply the current rate, such as StepLR, multiply that, as in PyTorch; a step
-// of the others, such as LambdaLR, is an error. If NewScheduler returns an error, it has changed nothing. PyTorch: the
-// constructors of torch.optim.lr_scheduler.
+// when its first scheduler was made, which the group's Extra keeps as "initial_lr". Call it after the last AddGroup:
+// for a group that is added later, schedules that multiply the current rate, such as StepLR, multiply the group's, as
+// in PyTorch; a step of the others, such as LambdaLR, is an error. If NewScheduler returns an error, it has changed
+// nothing. PyTorch: the constructors of torch.optim.lr_scheduler.
 func NewScheduler(opt *Optimizer, schedule Schedule) (*Scheduler, error) {
 	const op = "NewScheduler"
 	switch {

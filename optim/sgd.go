@@ -54,8 +54,8 @@ var sgd = &Algorithm{
 	torch: map[string]any{"foreach": nil, "differentiable": false, "fused": true},
 }
 
-// skipsVectors reports whether libtorch's fused kernel leaves most elements of p as they are: before 2.15 it does not store
-// those of 16 bits that it computes in vector registers (issue 191763 of pytorch).
+// skipsVectors reports whether libtorch's fused kernel does not update most elements of p: before 2.15 it does not
+// store 16-bit elements that it computes in vector registers (issue 191763 of pytorch).
 func skipsVectors(p *tensor.Tensor) bool {
 	v := cshim.VersionLoaded()
 	return (p.DType() == tensor.BFloat16 || p.DType() == tensor.Float16) && p.Device() == tensor.CPU && (v[0] < 2 || v[0] == 2 && v[1] < 15)

@@ -159,8 +159,9 @@ func anys[T any](vs []T) []any {
 
 // StateDict returns the optimizer's state and hyperparameters, for a checkpoint. The flags of PyTorch's implementation
 // (fused, foreach, differentiable, capturable) are those of the state that was loaded, if any, as are a group's other
-// strings, bools and lists. Groups with complex parameters or sparse gradients are not fused, which PyTorch would refuse. A
-// tensor that an option needs which was set since the parameter's last step is nil. PyTorch: Optimizer.state_dict.
+// strings, bools and lists. Groups with complex parameters or sparse gradients are not fused, which PyTorch would
+// refuse. A tensor needed by an option that was set since the parameter's last step is nil. PyTorch:
+// Optimizer.state_dict.
 func (b *Optimizer) StateDict() State {
 	s := State{map[int]map[string]any{}, nil}
 	if b == nil {
@@ -285,8 +286,8 @@ func (b *Optimizer) LoadStateDict(s State) error {
 	return b.hooks.run(postLoad, b)
 }
 
-// flags returns what StateDict writes back of a group: PyTorch's settings for how it computes, and entries that this package
-// does not know, other than numbers, which Group.Extra holds.
+// flags returns what StateDict writes back for a group: PyTorch's implementation flags, and unknown entries other than
+// numbers, which Group.Extra holds.
 func (a *Algorithm) flags(from map[string]any, known map[string]bool) map[string]any {
 	flags := map[string]any{}
 	for k, v := range from {
