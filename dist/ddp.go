@@ -130,8 +130,8 @@ type PowerSGDState struct {
 
 // PowerSGD sends the gradient of a matrix, or of what is one with all dimensions but the first flattened, as the product of two small
 // matrices. What that leaves out is added to the gradient of the next pass. It waits for its collectives within the backward pass, so
-// nothing is computed beside them, and ranks in Python cannot train along. It takes the memory of the gradients again. PyTorch: powerSGD_hook
-// of torch.distributed.algorithms.ddp_comm_hooks.
+// nothing is computed concurrently with them, and ranks in Python cannot take part. It takes the memory of the
+// gradients again. PyTorch: powerSGD_hook of torch.distributed.algorithms.ddp_comm_hooks.
 func PowerSGD(s PowerSGDState) DDPOption {
 	return func(o *ddpOptions) {
 		o.Compression = cshim.CompressPowerSGD
@@ -211,7 +211,7 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 		err = g.rest(ctx, op, g.broadcastCoalesced(ctx, op, state, 0))
 	}
 	if err != nil {
-		if d.native != 0 { // else libtorch may not be loaded
+		if d.native != 0 { // otherwise libtorch may not be loaded
 			d.native.Free()
 		}
 		return nil, err
@@ -296,7 +296,7 @@ func runOne(op string, run running, f func() *tensor.Tensor) *tensor.Tensor {
 	return all[0]
 }
 
-// awaiting is the DDP whose forward pass was the last.
+// awaiting is the DDP that ran the last forward pass.
 var awaiting atomic.Pointer[DDP]
 
 // open holds the DDPs that are open.
@@ -337,8 +337,8 @@ const (
 	passed  // and has begun to end: c10d may still wait for collectives
 )
 
-// watch lets d know when a backward pass comes to outputs and when it ends, if there are DDPs of other groups, one of
-// which may be the one whose collective fails.
+// watch tells d when a backward pass reaches outputs and when it ends, if there are DDPs of other groups, whose
+// collective may be the one that fails.
 func (d *DDP) watch(outputs []*tensor.Tensor) error {
 	if len(those(func(o *DDP) bool { return o.g != d.g })) == 0 {
 		d.stage.Store(unknown)
@@ -364,7 +364,7 @@ func (d *DDP) watch(outputs []*tensor.Tensor) error {
 	return nil
 }
 
-// blamed returns the DDP of whose group a collective has failed in a backward pass, or nil if that is not known.
+// blamed returns the DDP in whose group a collective has failed in a backward pass, or nil if that is unknown.
 func blamed() *DDP {
 	all := those(func(d *DDP) bool { return d.stage.Load() >= reached })
 	if len(all) == 0 {

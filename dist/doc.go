@@ -46,16 +46,16 @@
 //
 // # CUDA devices
 //
-// A group has the backend gloo, for tensors on the CPU, NCCL, for those on CUDA devices, or both, "cpu:gloo,cuda:nccl", and
-// the device of a collective's tensors chooses ([Backend]). Each rank of a machine uses a device of its own, and the libtorch
-// must have CUDA ("linstock setup --cuda"). Objects, Report and MonitoredBarrier need gloo.
+// A group has the backend gloo, for tensors on the CPU, NCCL, for those on CUDA devices, or both, "cpu:gloo,cuda:nccl",
+// and the device of a collective's tensors selects the backend ([Backend]). Each rank of a machine uses a device of its
+// own, and the libtorch must have CUDA ("linstock setup --cuda"). Objects, Report and MonitoredBarrier need gloo.
 //
 //  9. Wait returns when the device has completed the collective, or with its error. A backward pass of a DDP waits for its
 //     collectives in the same way. A collective on a device, its Wait, and a pass of a DDP cannot be captured (package
 //     cuda): they return tensor.ErrCapture before anything has started.
 //  10. No failure of NCCL ends the process: libtorch's watchdog does not run (the environment variable
-//     TORCH_NCCL_BLOCKING_WAIT is set). NCCL may not notice that a rank is gone. While a call waits, a goroutine looks for
-//     that, and aborts the group.
+//     TORCH_NCCL_BLOCKING_WAIT is set). NCCL may not notice that a rank is gone. While a call waits, a goroutine checks
+//     for this and aborts the group.
 //  11. NCCL connects at the first collective. How long that takes is not limited by the timeout.
 //
 // # Data parallelism
@@ -95,8 +95,8 @@
 //
 // [ColwiseParallel], [RowwiseParallel], [SequenceParallel] and [LossParallel] divide the layers of a Transformer among the ranks
 // of a group, which all get the same batch. A tensor is the same on all ranks ([Replicate]), or each rank has a part of it along
-// a dimension ([ShardDim]), and its gradient is laid out as it is; [Redistribute] changes the layout. What the ranks have, and
-// where they communicate:
+// a dimension ([ShardDim]), and its gradient has the same layout; [Redistribute] changes the layout. What the ranks
+// have, and where they communicate:
 //
 //	                           parameters      input     output     forward          backward
 //	ColwiseParallel, Linear    rows            whole     last dim   -                all-reduce of x's gradient
@@ -123,14 +123,15 @@
 //
 // What divided layers require of the rest of a model:
 //
-//  20. A layer that is not divided must be the same on all ranks. Its gradients then are, too, if it computes with whole
-//     tensors; a SequenceParallel is for one that computes with parts of sequences.
-//  21. Dropout of whole tensors needs the same random numbers on all ranks, of divided ones others on each.
+//  20. A layer that is not divided must be the same on all ranks. Its gradients are then the same, too, if it computes
+//     with whole tensors; a SequenceParallel is for one that computes with parts of sequences.
+//  21. Dropout of whole tensors needs the same random numbers on all ranks; dropout of divided ones, different numbers
+//     on each.
 //  22. If two branches of a model have collectives in their backward passes, and neither depends on the other, libtorch's engine
-//     runs the one that was recorded last first. All ranks must record them in the same order, so not in goroutines of their
-//     own. On macOS the goroutine of the forward pass must also stay on its thread, as it does in a scope (or with
-//     runtime.LockOSThread). This applies to [ConvertSyncBatchNorm], too. Layers one after the other, also with residual
-//     connections around them, are no such branches.
+//     runs the one that was recorded last first. All ranks must record them in the same order, so not in separate
+//     goroutines. On macOS the goroutine of the forward pass must also stay on its thread, as it does in a scope (or
+//     with runtime.LockOSThread). This applies to [ConvertSyncBatchNorm], too. Layers one after the other, even with
+//     residual connections around them, are not such branches.
 //
 // # Models that do not fit
 //

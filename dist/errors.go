@@ -24,7 +24,8 @@ var (
 	ErrClosed = errors.New("used after Close")
 )
 
-// PeerError is the error of a collective, or of NewGroup, that other ranks have made fail. It wraps ErrTimeout or ErrConnection.
+// PeerError is the error of a collective, or of NewGroup, that fails because of other ranks. It wraps ErrTimeout or
+// ErrConnection.
 type PeerError struct {
 	Ranks   []int  // the ranks that are gone or late, in ascending order; empty if they are not known
 	Op      string // the collective that failed on this rank, "AllReduce"
@@ -57,7 +58,7 @@ func (e *PeerError) Unwrap() error {
 // lateRanks are in the error of c10d's monitored barrier on rank 0.
 var lateRanks = regexp.MustCompile(`[Rr]anks? ([0-9, ]+) failed to pass monitoredBarrier`)
 
-// late returns the ranks that the message of a monitored barrier names, without this one.
+// late returns the ranks that the message of a monitored barrier names, except this one.
 func (g *Group) late(message string) (ranks []int) {
 	if m := lateRanks.FindStringSubmatch(message); m != nil {
 		for _, s := range strings.Split(m[1], ",") {

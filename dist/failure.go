@@ -160,7 +160,7 @@ func (g *Group) diagnose(op string, late []int, err error) error {
 	return f.error(op, g.rank)
 }
 
-// hasFailed reports whether the group has failed, here or, as its other ranks report, there, or one of their processes has
+// hasFailed reports whether the group has failed, here or by report of its other ranks, or one of their processes has
 // ended.
 func (g *Group) hasFailed() bool {
 	if g.check("") != nil {
@@ -415,9 +415,9 @@ func (g *Group) lookout() (stop func()) {
 	return func() { close(done) }
 }
 
-// lookoutForSenders looks, until stop is called, whether another rank can still send to a receive from any rank, of which
-// gloo does not notice that connections are closed. It cuts the connections when one has failed or ended without a word,
-// or all have left: what a rank has sent before it left is still to arrive.
+// lookoutForSenders checks, until stop is called, whether another rank can still send to a receive from any rank, for
+// which gloo does not notice closed connections. It cuts the connections when one rank has failed or ended without
+// leaving, or all have left: what a rank sent before it left may still arrive.
 func (g *Group) lookoutForSenders() (stop func()) {
 	done := make(chan struct{})
 	go func() {

@@ -56,7 +56,8 @@ type Group struct {
 }
 
 // join is connect for members that have connected in another group before. It ends when one of them has ended without having
-// connected. Its error names such ranks, or else, if it timed out, those that have not come, by their ranks in that group.
+// connected. Its error names such ranks or, if it timed out, those that have not connected, by their ranks in that
+// group.
 func (g *Group) join(ctx context.Context, op string, base *Store, prefix string, ranks []int) (err error) {
 	if g.store, err = NewPrefixStore(prefix+"/", base); err != nil {
 		return err
@@ -212,9 +213,9 @@ func (g *Group) Ranks() []int {
 }
 
 // NewGroup returns a group of the given ranks of g, in their order. All ranks of g must call it, with the same ranks; for
-// those that are not among them the result is nil. If one of the ranks has ended, or does not call it in time, the error is a
-// *PeerError that names it, by its rank in g. Options: Timeout, CheckCollectives, Backend; the defaults are those of g.
-// A group leaves a few keys for each rank in the store when it is closed: make groups once, not in each step.
+// those that are not among them the result is nil. If one of the ranks has ended, or does not call NewGroup in time,
+// the error is a *PeerError that names it by its rank in g. Options: Timeout, CheckCollectives, Backend; the defaults
+// are those of g. A closed group leaves a few keys for each rank in the store: make groups once, not in each step.
 // PyTorch: torch.distributed.new_group.
 func (g *Group) NewGroup(ctx context.Context, ranks []int, opts ...Option) (*Group, error) {
 	const op = "NewGroup"
@@ -313,8 +314,8 @@ func abortedBy(op string, ctx context.Context) error {
 	return refuse.Error(op, orTimeout(ctx.Err()), "%v; the group was aborted", ctx.Err())
 }
 
-// broadcastCoalesced copies the tensors of the rank src to those of the others. Of those that are not contiguous it sends
-// contiguous copies.
+// broadcastCoalesced copies the tensors of the rank src to those of the others. It sends contiguous copies of those
+// that are not contiguous.
 func (g *Group) broadcastCoalesced(ctx context.Context, op string, ts []*tensor.Tensor, src int) error {
 	return tensor.WithScope(func() error {
 		sent := slices.Clone(ts)
@@ -478,10 +479,10 @@ func (g *Group) BarrierAsync() (*Work, error) {
 	return g.begin("Barrier", cshim.Collective{Kind: cshim.Barrier}, nil, nil)
 }
 
-// MonitoredBarrier waits until all ranks have called it. Rank 0 waits at most for timeout, or for the group's timeout if it
-// is 0, for each rank, the others for the group's timeout. If some ranks do not call it, the error is a *PeerError that
-// names them. It takes longer than Barrier. No other collective of the group may be in flight. PyTorch:
-// torch.distributed.monitored_barrier with wait_all_ranks.
+// MonitoredBarrier waits until all ranks have called it. Rank 0 waits for each rank, at most for timeout, or for the
+// group's timeout if timeout is 0; the others wait for the group's timeout. If some ranks do not call it, the error is
+// a *PeerError that names them. It takes longer than Barrier. No other collective of the group may be in flight.
+// PyTorch: torch.distributed.monitored_barrier with wait_all_ranks.
 func (g *Group) MonitoredBarrier(ctx context.Context, timeout time.Duration) error {
 	const op = "MonitoredBarrier"
 	if ctx == nil {

@@ -151,7 +151,7 @@ func ReadEnvironment() (*Environment, error) {
 		break
 	}
 	if rank, size := launchers[0][0], launchers[0][1]; !found && (os.Getenv(rank) == "") != (os.Getenv(size) == "") {
-		return nil, refuse.Error(op, tensor.ErrArgument, "of %s and %s only one is set", rank, size)
+		return nil, refuse.Error(op, tensor.ErrArgument, "only one of %s and %s is set", rank, size)
 	}
 	if !found {
 		return nil, refuse.Error(op, tensor.ErrArgument, "neither RANK and WORLD_SIZE nor the variables of mpirun or srun are set: "+
@@ -206,7 +206,7 @@ func Init(ctx context.Context, opts ...Option) (*Group, error) {
 	return g, err
 }
 
-// start connects to the others and returns the group of all. missing says which ranks have not come to the store.
+// start connects to the others and returns the group of all. missing says which ranks have not reached the store.
 func (o *options) start(ctx context.Context, op string) (g *Group, missing string, err error) {
 	host := 0
 	store := o.store
@@ -254,7 +254,7 @@ func (o *options) start(ctx context.Context, op string) (g *Group, missing strin
 	return g, "", nil
 }
 
-// missing says which ranks have not come to the store, if there are any. Those written in Python have no address in it.
+// missing says which ranks have not reached the store, if any. Those written in Python have no address in it.
 func (g *Group) missing() string {
 	const most = 16
 	var none []string

@@ -12,10 +12,10 @@ import (
 // LossParallel returns the cross entropy of logits whose classes are divided among the ranks of g, without gathering them:
 // logits are this rank's part of (N, C, *) or (C), such as the result of a [ColwiseParallel] of a Linear with C outputs, and
 // classes is C. targets (N, *) or (), class indices of dtype int64, must be the same on all ranks. The loss is that of
-// nn.CrossEntropy for the whole logits, on all ranks, also within autograd.Autocast. It takes two collectives forward, of at
-// most three numbers for each target, and none backward. It has no gradient of its gradient. Options: a tensor.Reduction,
-// tensor.IgnoreIndex, tensor.LabelSmoothing, and a tensor.Weight of all classes, (classes), the same on all ranks. PyTorch:
-// torch.distributed.tensor.parallel.loss_parallel.
+// nn.CrossEntropy for the whole logits, on all ranks, also within autograd.Autocast. It takes two collectives forward,
+// of at most three numbers for each target, and none backward. It cannot be differentiated twice. Options: a
+// tensor.Reduction, tensor.IgnoreIndex, tensor.LabelSmoothing, and a tensor.Weight of all classes, (classes), the same
+// on all ranks. PyTorch: torch.distributed.tensor.parallel.loss_parallel.
 func LossParallel(g *Group, logits, targets *tensor.Tensor, classes int, opts ...tensor.Option) *tensor.Tensor {
 	const op = "LossParallel"
 	return tensor.Tidy(func() *tensor.Tensor {

@@ -11,8 +11,9 @@ import (
 
 // AllGatherObject returns v of all ranks, on each of them. The values are encoded by package encoding/gob, like those of the
 // other functions for objects: only exported fields arrive, a pointer in a struct to a zero value arrives as nil, an empty
-// slice as nil, and types behind interfaces must be registered with gob.Register. There are no functions, channels or
-// tensors. Ranks in Python cannot take part, since they exchange pickles. PyTorch: torch.distributed.all_gather_object.
+// slice as nil, and types behind interfaces must be registered with gob.Register. Functions, channels and tensors
+// cannot be sent. Ranks in Python cannot take part, since they exchange pickles. PyTorch:
+// torch.distributed.all_gather_object.
 func AllGatherObject[T any](ctx context.Context, g *Group, v T) ([]T, error) {
 	const op = "AllGatherObject"
 	var all []T
@@ -79,7 +80,7 @@ func ScatterObject[T any](ctx context.Context, g *Group, vs []T, src int) (v T, 
 	if g.Rank() != src {
 		vs = nil
 	}
-	// Values are small beside tensors: every rank gets all of them.
+	// Values are small compared with tensors: every rank gets all of them.
 	if err := BroadcastObject(ctx, g, &vs, src); err != nil {
 		return v, err
 	}

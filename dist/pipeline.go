@@ -210,7 +210,7 @@ func (s *step) run(x, target *tensor.Tensor) (err error) {
 			}
 			if x != nil {
 				s.inputs[next] = x
-				// The other rank sends it after its round before.
+				// The other rank sends it after its previous round.
 				if err := s.arrived(s.g.rank-1, next-1-s.ahead(s.g.rank-1)); err != nil {
 					return err
 				}
@@ -313,8 +313,8 @@ func (s *step) forward(i int) (out *tensor.Tensor, err error) {
 	return y.Detach(), nil
 }
 
-// backward goes back through microbatch i, with the gradient of its output, nil on the last rank and if it requires none.
-// It returns the gradient of its input, nil if that requires none.
+// backward runs the backward pass of microbatch i with the gradient of its output, which is nil on the last rank and if
+// the output requires none. It returns the gradient of its input, or nil if the input requires none.
 func (s *step) backward(i int, gy *tensor.Tensor) (gx *tensor.Tensor, err error) {
 	x, y := s.inputs[i], s.outputs[i]
 	switch {
@@ -340,8 +340,8 @@ func (s *step) backward(i int, gy *tensor.Tensor) (gx *tensor.Tensor, err error)
 // maxDims is the number of dimensions in a header.
 const maxDims = 8
 
-// exchange sends out, of a microbatch, unless it is nil, to the rank peer and releases it, and receives from the rank if in
-// is set. requires says whether the rank is to send back a gradient of out.
+// exchange sends a microbatch's out, unless it is nil, to the rank peer and releases it, and receives from peer if in
+// is set. requires tells whether peer must send back a gradient of out.
 func (s *step) exchange(out *tensor.Tensor, microbatch int, requires, in bool, peer int) (received *tensor.Tensor, err error) {
 	if out != nil {
 		defer out.Release()
@@ -421,7 +421,7 @@ func (s *step) receiveHeader(from int) (t *tensor.Tensor, requires bool, err err
 	}
 	header.Release()
 	if h[1] < 0 || h[1] > maxDims {
-		return nil, false, refuse.Error(s.op, tensor.ErrArgument, "rank %d has sent something else than a stage's tensor", from)
+		return nil, false, refuse.Error(s.op, tensor.ErrArgument, "rank %d has sent something other than a stage's tensor", from)
 	}
 	shape := make([]int, h[1])
 	for i := range shape {

@@ -132,7 +132,7 @@ func Replicas(r *Group) ShardOption { return func(o *shardOptions) { o.replicas 
 //
 // A model that no rank can hold whole is made on the meta device. Its modules are then given to nn.ToEmpty and to Shard,
 // one after the other, and LoadFullStateDict or dcp.Load sets the values. nn.Clone, nn.NewAveragedModel,
-// nn.FunctionalCall and nn.ToEmpty refuse what is divided already.
+// nn.FunctionalCall and nn.ToEmpty refuse a divided module.
 //
 // Options: ReshardAfterForward, ParamDType, ReduceDType, OutputDType, CastForwardInputs, CPUOffload, Replicas. PyTorch:
 // torch.distributed.fsdp.fully_shard.
@@ -189,7 +189,7 @@ func Shard(ctx context.Context, g *Group, module any, opts ...ShardOption) (*FSD
 	return m, nil
 }
 
-// alone returns an error if each rank of g has other values of p: its rows, or its part of a tensor.
+// alone returns an error if the ranks of g have different values of p: their rows, or their parts of a tensor.
 func (g *Group) alone(op, name string, p *tensor.Tensor) error {
 	if slices.Contains(sharding.Groups(p), sharding.Group(reducer{g})) {
 		return refuse.Error(op, tensor.ErrArgument, "%s is a part of a parameter that the group's ranks divide: their parts differ", name)
@@ -389,8 +389,8 @@ func (g *Group) sharded() map[*tensor.Tensor]*owner {
 	return all
 }
 
-// Close frees what the module holds beside the rows of its parameters. It can then not be used any more. Close of the group
-// does the same. A second Close does nothing.
+// Close frees what the module holds besides the rows of its parameters. It can then not be used any more. Close of the
+// group does the same. A second Close does nothing.
 func (m *FSDPModule) Close() error {
 	if m == nil || m.g == nil {
 		return nil
@@ -457,9 +457,9 @@ func (m *FSDPModule) NoSync(f func() error) error {
 	return f()
 }
 
-// SetModulesToForwardPrefetch makes forward passes of m start to gather the parameters of other FSDPModules of the group,
-// as a rule the next one, so that the ranks exchange them while m computes. They take memory from then on. All ranks must
-// set the same; a call without modules turns it off. PyTorch: FSDPModule.set_modules_to_forward_prefetch.
+// SetModulesToForwardPrefetch makes forward passes of m start gathering the parameters of other FSDPModules of the
+// group, usually the next one, so that the ranks exchange them while m computes. They take memory from then on. All
+// ranks must set the same; a call without modules turns it off. PyTorch: FSDPModule.set_modules_to_forward_prefetch.
 func (m *FSDPModule) SetModulesToForwardPrefetch(modules ...*FSDPModule) error {
 	return m.prefetching("SetModulesToForwardPrefetch", modules, &m.nextForward)
 }

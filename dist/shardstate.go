@@ -60,9 +60,9 @@ func (m *FSDPModule) Sharding(t *tensor.Tensor) (global, offsets []int) {
 }
 
 // FullStateDict returns, on the rank dst, the state of a model with whole parameters, as nn.StateDict does for an
-// undivided one, and an empty map on the others. Tensors that are not divided are the model's own. Parts of which no
-// FSDPModule of g knows the whole, as those of a ColwiseParallel, are an error. All ranks must call it. PyTorch:
-// torch.distributed.checkpoint.state_dict.get_model_state_dict with full_state_dict.
+// undivided one, and an empty map on the others. Tensors that are not divided are the model's own. Parts of tensors
+// that no FSDPModule of g has divided, such as those of a ColwiseParallel, are an error. All ranks must call it.
+// PyTorch: torch.distributed.checkpoint.state_dict.get_model_state_dict with full_state_dict.
 func FullStateDict(ctx context.Context, g *Group, model any, dst int) (map[string]*tensor.Tensor, error) {
 	const op = "FullStateDict"
 	if err := g.check(op); err != nil {

@@ -56,7 +56,7 @@ func fileStore(ctx context.Context, op, path string, processes int) (*Store, err
 	if path == "" || processes < 0 {
 		return nil, refuse.Error(op, tensor.ErrArgument, "path %q for %d processes", path, processes)
 	}
-	// libtorch tries again for minutes where there is no directory, and has no kinds of errors.
+	// libtorch retries for minutes if the directory does not exist, and its errors have no kinds.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, refuse.Error(op, err, "%v", err)
@@ -78,8 +78,8 @@ func fileStore(ctx context.Context, op, path string, processes int) (*Store, err
 
 var errRecords = errors.New("a record is incomplete")
 
-// checkRecords returns an error unless the file of a store consists of whole records, of which libtorch reads the rest for
-// ever. A process may be writing one: it has a second.
+// checkRecords returns an error unless the file of a store consists of whole records: libtorch would read forever at a
+// partial one. A process that is writing a record has a second to finish.
 func checkRecords(ctx context.Context, f *os.File) error {
 	for end := time.Now().Add(time.Second); ; {
 		err := records(f)
@@ -183,11 +183,11 @@ func tcpStore(ctx context.Context, op, addr string, t cshim.TCPStore, timeout ti
 	return s, nil
 }
 
-// tardy is how long a native call may take to end after its context or deadline, before it is left to itself.
+// tardy is how long a native call may take to end after its context or deadline before it is abandoned.
 const tardy = 200 * time.Millisecond
 
-// madeWithin makes a store by f, which may not return in time: libtorch waits without end for what has the store's port but is
-// no store. What f makes later is freed.
+// madeWithin makes a store by f, which may not return in time: libtorch waits forever for a listener on the store's
+// port that is not a store. What f makes later is freed.
 func madeWithin(ctx context.Context, op string, f func() (cshim.Store, error)) (*Store, error) {
 	in := true
 	s, err := made(op, "", func() (n cshim.Store, err error) {

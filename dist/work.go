@@ -61,13 +61,13 @@ func (g *Group) checkScattered(op string, kind cshim.CollectiveKind, out, in []*
 	for i, t := range in {
 		o := out[0]
 		if t.DType() != o.DType() {
-			return refuse.Error(op, tensor.ErrArgument, "the output is %v, the input %v: one dtype is needed", o.DType(), t.DType())
+			return refuse.Error(op, tensor.ErrArgument, "the output is %v, the input %v: want the same dtype", o.DType(), t.DType())
 		}
 		switch {
 		case kind == cshim.ReduceScatter && t.Numel() != o.Numel():
-			return refuse.Error(op, tensor.ErrArgument, "input %d has shape %v, the output %v: as many elements are needed", i, t.Shape(), o.Shape())
+			return refuse.Error(op, tensor.ErrArgument, "input %d has shape %v, the output %v: want as many elements in both", i, t.Shape(), o.Shape())
 		case kind == cshim.ReduceScatterOne && t.Numel() != g.size*o.Numel():
-			return refuse.Error(op, tensor.ErrArgument, "the input has shape %v, the output %v: %d times as many elements are needed", t.Shape(), o.Shape(), g.size)
+			return refuse.Error(op, tensor.ErrArgument, "the input has shape %v, the output %v: the input needs %d times as many elements", t.Shape(), o.Shape(), g.size)
 		}
 	}
 	return nil
@@ -325,8 +325,8 @@ func (g *Group) run(ctx context.Context, op string, start func() (*Work, error))
 	return err
 }
 
-// rest returns err, the error of a collective that is not the first of a call. If ctx ended before it started, the group
-// is aborted, since the other ranks are in the call, too.
+// rest returns err, the error of a collective that is not the first of a call. If ctx ended before it started, the
+// group is aborted, since the other ranks are also in the call.
 func (g *Group) rest(ctx context.Context, op string, err error) error {
 	if ended := ctx.Err(); err != nil && ended != nil && errors.Is(err, ended) {
 		_ = g.Abort()

@@ -28,9 +28,9 @@ type ZeroRedundancyOptimizer struct {
 //		return optim.NewAdamW(part, 3e-4)
 //	})
 //
-// There must be at least as many parameters as ranks, dense in memory. They are one parameter group: for several groups,
-// with learning rates of their own for example, make one ZeroRedundancyOptimizer for each. Their gradients must be equal
-// on all ranks when Step is called, as they are with a DDP.
+// There must be at least as many parameters as ranks, dense in memory. They are one parameter group: for several
+// groups, for example with different learning rates, make one ZeroRedundancyOptimizer for each. Their gradients must be
+// equal on all ranks when Step is called, as they are with a DDP.
 func NewZeroRedundancyOptimizer(g *Group, params []*tensor.Tensor, build func(part []*tensor.Tensor) (*optim.Optimizer, error)) (*ZeroRedundancyOptimizer, error) {
 	const op = "NewZeroRedundancyOptimizer"
 	if err := g.check(op); err != nil {

@@ -103,7 +103,7 @@ func (cs chunks) global() []int {
 // index is what a checkpoint has, by the tensors' names.
 type index map[string]chunks
 
-// saved is a checkpoint whose files are open, so that one that replaces it meanwhile is not read.
+// saved is a checkpoint whose files are open, so that a replacement is not read.
 type saved struct {
 	index
 	files map[string]*checkpoint.File // by path: those with wanted tensors, and the one with the values
@@ -117,7 +117,7 @@ func (s *saved) close() error {
 	return errors.Join(errs...)
 }
 
-// open opens the checkpoint of which dir is the name. It begins anew if another has replaced it meanwhile.
+// open opens the checkpoint named dir. It starts over if another has replaced it meanwhile.
 func open(ctx context.Context, dir string, wanted func(name string) bool) (at string, s *saved, err error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -134,7 +134,7 @@ func open(ctx context.Context, dir string, wanted func(name string) bool) (at st
 			return "", nil, err
 		}
 		s, err = scan(at, wanted)
-		same := isAt(d, at) && recovered(dir) == at // else the old one is being removed
+		same := isAt(d, at) && recovered(dir) == at // otherwise the old one is being removed
 		_ = d.Close()
 		if same && err == nil {
 			return at, s, nil

@@ -41,8 +41,8 @@ type Sharded interface {
 }
 
 // Model returns the parameters and buffers of a model by their names in nn.StateDict, with a prefix. Tensors that no
-// Sharded module has are whole: all ranks have the same, as with a dist.DDP. For a part whose Sharded module is not
-// within model the Shard has a failed tensor, whose error Save and Load return.
+// Sharded module has are whole: all ranks have the same, as with a dist.DDP. For a part whose Sharded module is outside
+// model, the Shard has a failed tensor, whose error Save and Load return.
 func Model(prefix string, model any) []Shard {
 	var sharded []Sharded
 	for _, m := range nn.NamedModules(model) {
@@ -303,8 +303,8 @@ type Saving struct {
 
 // SaveAsync copies what this rank has to write to the CPU's memory, writes Parts, and returns; a goroutine writes the
 // tensors. It ends when the checkpoint is saved, or with an error. Until then g must not be used for anything else: give it
-// a group of its own, from NewGroup, whose timeout is longer than a rank may write. Another save to dir is an error until
-// then. If ctx ends before, the group is aborted. PyTorch: torch.distributed.checkpoint.async_save.
+// a group of its own, from NewGroup, whose timeout is longer than a rank may write. Until then, another save to dir is
+// an error. If ctx ends before, the group is aborted. PyTorch: torch.distributed.checkpoint.async_save.
 func SaveAsync(ctx context.Context, g *dist.Group, dir string, state State) (*Saving, error) {
 	s, err := begin(ctx, "dcp.SaveAsync", g, dir, state, true)
 	if err != nil {
@@ -551,7 +551,7 @@ func Load(ctx context.Context, g *dist.Group, dir string, state State) error {
 }
 
 // whole returns an error unless the checkpoint has the optimizer's tensors that Save has listed in its values. Without
-// them, an optimizer would begin anew. Older checkpoints have no list.
+// them, an optimizer would restart with new state. Older checkpoints have no list.
 func (all index) whole(plain map[string]any) error {
 	shapes, _ := plain[tensorsKey].(map[string]any)
 	for _, name := range slices.Sorted(maps.Keys(shapes)) {

@@ -14,8 +14,8 @@ import (
 	"github.com/linstock-ml/linstock/internal/syncdir"
 )
 
-// located returns the absolute path of dir itself without links, so that what is written beside is on the same disk, and
-// one directory has one path before and after it is made.
+// located returns the absolute path of dir itself without links, so that what is written next to it is on the same
+// disk, and a directory has the same path before and after it is made.
 func located(dir string) string {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real
@@ -27,8 +27,8 @@ func located(dir string) string {
 	return resolved(path, 40) // links, as the kernel
 }
 
-// resolved returns an absolute path without links, except those beyond a number of links to what does not exist. A
-// directory to which a link points does not exist before its first save and between the two renames of another.
+// resolved returns an absolute path without links, following at most the given number of dangling ones. A directory to
+// which a link points does not exist before its first save and between the two renames of another.
 func resolved(path string, links int) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real
@@ -76,8 +76,8 @@ func isEmpty(path string) bool {
 	return errors.Is(err, io.EOF)
 }
 
-// recovered returns where the checkpoint is of which dir is the name. After a save that was killed, a program may have
-// made dir before it started the next one.
+// recovered returns where the checkpoint named dir is. After a save that was killed, a program may have made dir before
+// it started the next one.
 func recovered(dir string) string {
 	if old := beside(dir, oldSuffix); exists(old) && (!exists(dir) || isEmpty(dir)) {
 		return old
@@ -158,8 +158,8 @@ func prepare(dir string, only bool) (tmp string, mode fs.FileMode, err error) {
 	return tmp, mode, os.Chmod(tmp, kept) // also the bits that the umask has removed
 }
 
-// replaceable returns an error if dir has anything but a checkpoint, which must not be lost, and otherwise the permissions
-// that all of its files have; 0 if there are none.
+// replaceable returns an error if dir contains anything but a checkpoint, since that must not be lost, and otherwise
+// the permissions that all of its files share, or 0 if there are none.
 func replaceable(dir string) (mode fs.FileMode, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -220,7 +220,7 @@ func commit(tmp, dir string) error {
 	if err := syncdir.Sync(filepath.Dir(dir)); err != nil {
 		return err
 	}
-	_ = remove(old) // else the next Save removes it
+	_ = remove(old) // otherwise the next Save removes it
 	return nil
 }
 

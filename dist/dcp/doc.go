@@ -13,8 +13,8 @@
 // # Tensors
 //
 // A checkpoint consists of whole tensors, each under a name, of which a rank has a [Shard]: a rectangle of it, or all of
-// it. A rectangle that several ranks have is written once, and what the ranks write is about the same. Load sets the rank's
-// rectangles from those in the files, however they are divided there. [Model] lists those of a model.
+// it. A rectangle that several ranks have is written once, and all ranks write about the same amount. Load sets the
+// rank's rectangles from those in the files, however they are divided there. [Model] lists those of a model.
 //
 // # Files
 //
@@ -37,10 +37,10 @@
 // succeeded, rank 0 renames it. If one fails, because its disk is full, the others get a *[RankError], and the old
 // checkpoint stays. The same holds if a process is killed; the directory .NAME.dcp-saving-… that it leaves is removed by
 // the next Save. The new directory and its files keep the permissions of the old ones. While a save is in progress, rank 0
-// has locked the file .NAME.dcp-lock, and a save to the same path in another process is an error. On a file system without
-// locks nothing refuses it, and no Save removes what another has left. If an old checkpoint has to be renamed before, and
-// rank 0 is killed between the two renames, it is left as .NAME.dcp-old: Load reads it there, also if an empty directory
-// has been made in its place, and the next Save renames it back.
+// has locked the file .NAME.dcp-lock, and a save to the same path in another process is an error. On a file system
+// without locks it is not an error, and Save does not remove what killed saves have left. If the old checkpoint has to
+// be renamed first, and rank 0 is killed between the two renames, it remains as .NAME.dcp-old: Load reads it there,
+// even if an empty directory has been made in its place, and the next Save renames it back.
 //
 // Since a checkpoint is renamed, it cannot be a mount point, such as the volume of a container: save to a directory within it.
 //
