@@ -105,8 +105,8 @@ func now() time.Duration { return time.Since(epoch) }
 
 var epoch = time.Now()
 
-// scannable returns the number of bytes that the Go collector had to scan in its last cycle, without those of the tensors
-// in open scopes, which a sweep does not scan if they are unreachable.
+// scannable returns the number of bytes that the Go collector scanned in its last cycle, except the tensors in open
+// scopes, which a sweep does not scan if they are unreachable.
 func scannable() int64 {
 	s := [1]metrics.Sample{{Name: "/gc/scan/total:bytes"}}
 	metrics.Read(s[:])
@@ -169,7 +169,7 @@ func (a *account) plan(s State, d Decision) {
 }
 
 const (
-	// leastStep is the least number of bytes between two questions to the policy.
+	// leastStep is the minimum number of bytes between two calls of the policy.
 	leastStep = 1 << 20
 	// sweepStep is that number from a decision to sweep to the end of the sweep.
 	sweepStep = 16 << 20
@@ -192,7 +192,7 @@ func (a *account) waited(bytes int64) {
 	a.pacer.Waited(now(), m.Live, bytes)
 }
 
-// fits reports whether the hard limit leaves room for so many bytes.
+// fits reports whether the hard limit leaves room for that many bytes.
 func (a *account) fits(bytes int64) bool {
 	m := a.counters()
 	return m.Limit > 0 && m.Live+bytes <= m.Limit

@@ -13,9 +13,10 @@ type idleCache struct {
 	ticks       int   // since the cache was shrunk
 }
 
-// tick shrinks the cache if the program has allocated nothing since the last tick, or at every eighth tick. A training step
-// uses its cache at some time of the step, and a tick comes at any: of eight, one sees little left. A program that allocates
-// keeps a few MiB: malloc would place the next blocks elsewhere, and the process would grow by more than that.
+// tick shrinks the cache if the program has allocated nothing since the last tick, or at every eighth tick. A training
+// step uses its cache at some point, and a tick can come at any point: one of eight ticks finds little left. A program
+// that allocates keeps a few MiB: otherwise malloc would place the next blocks elsewhere, and the process would grow by
+// more than that.
 func (c *idleCache) tick() {
 	const (
 		busy  = 8

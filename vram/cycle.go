@@ -48,9 +48,9 @@ func (s *sweepLock) lockWithin(limit time.Duration) bool {
 type sweepResult struct {
 	began time.Time
 	clock runClock
-	// cost is what the budget pays: how long the process ran in the Go collector, and for the tensors that the sweep has
-	// kept. Freeing the others would take as long at the end of their scopes. It is measured in the time in which the budget
-	// fills, so that a sweep that other processes delay costs no more.
+	// cost is charged to the budget: the process's running time in the Go collector and for the tensors that the sweep
+	// has kept. Freeing the others would take as long at the end of their scopes. The cost is measured on the clock
+	// that fills the budget, so that a sweep delayed by other processes costs no more.
 	cost time.Duration
 	// totals is the bytes allocated in total on each device when the collection began; nil: a light sweep.
 	totals map[*account]int64
@@ -106,7 +106,7 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 	if ended && depth == Deep && !satisfied() {
 		ended = r.askProgram(want, until, enough)
 	}
-	// The allocation may fail after this. Each collection may find one more link of a chain of finalizers.
+	// The allocation may fail after this. Each collection may find one more link in a chain of finalizers.
 	for links := 0; ended && depth == Deep && !satisfied(); links++ {
 		if left := cleanups.await(until); left > 0 {
 			cleanups.giveUp(left)
@@ -119,7 +119,7 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 		if executed = programCleanups(); executed == before || links == maxChain || time.Now().After(until) {
 			break
 		}
-		// What the functions that have run referred to may be unreachable now.
+		// Objects to which the completed functions referred may be unreachable now.
 		start := time.Now()
 		ended = r.collect(enough)
 		until = until.Add(time.Since(start)) // the time is the program's, not the collector's
@@ -131,7 +131,7 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 // collection would keep it busy for othersTime.
 const maxChain = 10
 
-// freesTime is how long a collection waits for what other goroutines are freeing, which takes less unless they are preempted.
+// freesTime is how long a collection waits for other goroutines' frees, which take less unless they are preempted.
 const freesTime = 10 * time.Millisecond
 
 // drain frees what was found unreachable.

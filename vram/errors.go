@@ -18,7 +18,7 @@ type OutOfMemoryError struct {
 	Reserved  int64 // Allocated, and the bytes that the allocator caches
 	Limit     int64 // hard limit in bytes; 0: none
 	Capacity  int64 // bytes of the device; 0 if unknown
-	Other     int64 // bytes of a GPU in use beside Reserved: other processes, contexts and libraries; 0 if unknown
+	Other     int64 // bytes of a GPU in use besides Reserved: other processes, contexts and libraries; 0 if unknown
 	// Fragmentation is the share of the cached bytes that is in blocks too small for the request.
 	Fragmentation float64
 	Holders       []Holder      // the lines that allocated most of the live memory, the largest first; five at most
@@ -76,12 +76,13 @@ func (e *OutOfMemoryError) Error() string {
 	return b.String()
 }
 
-// full reports whether the bytes that others hold leave too little of a device, whatever the limit is.
+// full reports whether the bytes that others hold leave too little of a device, regardless of the limit.
 func (e *OutOfMemoryError) full() bool {
 	return e.Other > e.Capacity/10 && e.Reserved+e.Asked+e.Other > e.Capacity
 }
 
-// refused reports whether the system, and no limit of this package, refused the CPU's memory: the shim's message says so.
+// refused reports whether the system, not a limit of this package, refused the CPU's memory, according to the shim's
+// message.
 func (e *OutOfMemoryError) refused() bool {
 	return strings.HasPrefix(e.Message, "out of memory: the system has no ")
 }

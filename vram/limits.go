@@ -89,7 +89,7 @@ func ParseAmount(s string) (Amount, error) {
 		}
 		unit = 1
 	}
-	if n, err := strconv.ParseInt(t, 10, 64); err == nil && n <= math.MaxInt64/unit { // a float64 has not all integers
+	if n, err := strconv.ParseInt(t, 10, 64); err == nil && n <= math.MaxInt64/unit { // a float64 cannot represent all integers
 		return Bytes(n * unit), nil
 	}
 	if f *= float64(unit); f < 1 || f >= 1<<60 || unit == 1 && f != math.Trunc(f) {
@@ -244,7 +244,7 @@ func setDefaults() {
 	environment()
 }
 
-// complain reports a setting that has no effect on standard error: no function could return the error.
+// complain reports a setting that has no effect on standard error, since no function could return the error.
 func complain(setting string, err error) {
 	fmt.Fprintf(os.Stderr, "linstock: %s is ignored: %v\n", setting, err)
 }
@@ -311,7 +311,7 @@ func machineMemory() int64 {
 	return leastKnown(physicalMemory("/proc/meminfo"), cgroup.Limit("/proc/self"))
 }
 
-// leastKnown returns the lesser of two sizes, of which 0 is one that is not known.
+// leastKnown returns the smaller of two sizes, where 0 means unknown.
 func leastKnown(a, b int64) int64 {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -350,8 +350,8 @@ func goMemory() int64 {
 	return int64(s[0].Value.Uint64() - s[1].Value.Uint64())
 }
 
-// returnIdleHeap returns free pages of the Go heap to the system if an allocation of so many bytes would fail because the
-// cgroup has no room. It reports whether another try may succeed.
+// returnIdleHeap returns free pages of the Go heap to the system if an allocation of that many bytes would fail because
+// the cgroup has no room. It reports whether another try may succeed.
 func (a *account) returnIdleHeap(bytes int64) bool {
 	const worth = 8 << 20 // bytes that are worth another collection
 	if a.word != cpuWord || !a.follows.Load() || a.fits(bytes) {

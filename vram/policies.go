@@ -106,7 +106,7 @@ func earlier(a, b int64) int64 {
 	return a
 }
 
-// orElse asks p if there is one. The next question comes after so many more live bytes at the latest.
+// orElse asks p if there is one. The next question comes after at most that many more live bytes.
 func orElse(p Policy, s State, again int64) Decision {
 	if p == nil {
 		return Decision{Again: again}

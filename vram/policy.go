@@ -88,11 +88,11 @@ type Policy interface {
 //     64 MiB if that is less. Such a sweep keeps the peak low. It runs only if it is expected to free enough, and if the
 //     time budget can pay for it.
 //
-// Sweeps take at most 5 % of the time that the process runs, beside what freeing the tensors takes; up to 100 ms more may be
-// saved up or overdrawn. Where more threads can run than the machine has cores, sweeps take longer by the clock than they
-// are charged for: a sweep is charged at most four times its expected cost. If keeping to the goal would take more, because
-// the Go heap is large and slow to collect or because the program makes gigabytes of garbage a second, the live bytes may
-// exceed the goal, up to the hard limit.
+// Sweeps take at most 5 % of the time that the process runs, not counting the time to free the tensors; up to 100 ms
+// may be saved up or overdrawn. If more threads are runnable than the machine has cores, sweeps take more wall-clock
+// time than they are charged for: a sweep is charged at most four times its expected cost. If keeping to the goal would
+// take more, because the Go heap is large and slow to collect or because the program makes gigabytes of garbage a
+// second, the live bytes may exceed the goal, up to the hard limit.
 type Paced struct {
 	// Share is the share of the time that sweeps may take; 0 means 0.05. Sweeps at the hard limit do not count. With 1 or
 	// more, sweeps always keep to the goal. A negative share also does so, and disables sweeps for the target.
@@ -122,8 +122,8 @@ func (p Paced) Decide(s State) Decision {
 	return d
 }
 
-// ask returns the decision of p, or Paced's if p panics: it may be asked on the pacer's goroutine, where the program cannot
-// recover the panic.
+// ask returns the decision of p, or Paced's if p panics: p may be called on the pacer's goroutine, where the program
+// cannot recover the panic.
 func (s State) ask(p Policy) (d Decision) {
 	defer func() {
 		if recover() != nil {

@@ -171,18 +171,20 @@ func BlockedCalls() []BlockedCall {
 	return list
 }
 
-// cleanups are the functions that the program and its libraries have passed to runtime.AddCleanup and SetFinalizer. Linstock
-// frees no tensor in one, but a function of the program may, and what they refer to becomes unreachable when they have run.
+// cleanups are the functions that the program and its libraries have passed to runtime.AddCleanup and SetFinalizer.
+// Linstock frees no tensor in one, but a program's function may, and what they refer to becomes unreachable when they
+// have run.
 var cleanups cleanupQueue
 
 type cleanupQueue struct {
 	mu   sync.Mutex
 	late time.Time // when the function began that a sweep no longer waits for; zero: there is none
-	left uint64    // number of functions that had not run then; fewer are left when that one has returned
+	left uint64    // number of functions that had not run then; fewer are left once that one has returned
 }
 
-// await waits until all functions that collections have queued have run, and returns 0, or until `until`, and returns the
-// fewest that were queued or running at any time. It does not wait while one that a sweep has given up on is running.
+// await waits until all functions that collections have queued have run, and returns 0, or until `until`, and returns
+// the smallest number that were queued or running at any time. It does not wait while a function that a sweep has given
+// up on is running.
 func (q *cleanupQueue) await(until time.Time) (left uint64) {
 	left = math.MaxUint64
 	for start := time.Now(); ; {
@@ -204,7 +206,7 @@ func (q *cleanupQueue) await(until time.Time) (left uint64) {
 	}
 }
 
-// giveUp makes sweeps not wait before one of so many functions that are queued now has run.
+// giveUp makes sweeps stop waiting until one of the given number of functions that are queued now has run.
 func (q *cleanupQueue) giveUp(left uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -13,23 +13,24 @@
 //
 // # Sweeps
 //
-// A sweep runs the Go collector once and frees the tensors that it finds unreachable, also those in open scopes. Before an
-// operator begins, the allocators' counters tell whether to ask the [Policy]. If the policy wants a sweep, the goroutine
-// that calls the operator runs it. Other goroutines continue. Bytes are those of storages: a view adds nothing, and tensors that
-// a graph or an optimizer holds count. The default policy, [Paced], keeps
+// A sweep runs the Go collector once and frees the tensors that it finds unreachable, also those in open scopes. Before
+// an operator begins, the allocators' counters determine whether to ask the [Policy]. If the policy wants a sweep, the
+// goroutine that calls the operator runs it. Other goroutines continue. Bytes are those of storages: a view adds
+// nothing, and tensors that a graph or an optimizer holds count. The default policy, [Paced], keeps
 //
 //	live bytes ≤ max(256 MiB, (1 + percent/100) × bytes that the last sweep found reachable)
 //
-// as far as about 5 % of the time pays for the sweeps, and, below that, keeps the peak near what the program needs; see
-// [Paced].
+// as long as sweeps take no more than about 5 % of the time, and, below that, keeps the peak near what the program
+// needs; see [Paced].
 //
 // # Limits
 //
 // An allocation that would pass the hard limit of its device ([SetLimit]) waits for a sweep and tries again. If there is
-// still no room, each registered [Reclaimer] is called. It fails, with *[OutOfMemoryError], only after a sweep that began
-// after the request, and in which they were called, has freed nothing; or, if other goroutines allocate and free but never
-// leave enough, after eight such sweeps in which there was never room. The program can continue after the error. While
-// another goroutine sweeps and there is no room, an operator waits before it begins, for 250 ms at most.
+// still no room, each registered [Reclaimer] is called. The allocation fails, with *[OutOfMemoryError], only after a
+// sweep that began after the request, and that called the reclaimers, has freed nothing; or, if other goroutines
+// allocate and free but never leave enough, after eight such sweeps in which there was never room. The program can
+// continue after the error. While another goroutine sweeps and there is no room, an operator waits before it begins,
+// for 250 ms at most.
 //
 // A sweep does not wait for code of the program, with one exception: when there is no room at the hard limit, it waits for
 // reclaimers, functions of runtime.AddCleanup and finalizers, for one second at most, and collects what they referred to.

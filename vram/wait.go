@@ -125,9 +125,9 @@ func serve(waiters []cshim.Waiters) {
 }
 
 // enoughFor reports whether a sweep at a limit has freed enough for a device's allocations. It counts the room that there was
-// at any time in the round, because another goroutine may have taken it. Bytes that were freed are not enough, because other
-// goroutines free what they have just allocated. If the system has refused the memory, it is unknown how much is enough:
-// any byte is, for the first rounds of an allocation.
+// at any time in the round, because another goroutine may have taken it. Counting freed bytes is not enough, because
+// other goroutines free what they have just allocated. If the system has refused the memory, it is unknown how much is
+// enough: in the first rounds of an allocation, any byte is.
 func enoughFor(w *cshim.Waiters, freed int64) bool {
 	m := accountOf(w.Device).counters()
 	switch w.Reason {

@@ -14,7 +14,7 @@ import (
 // [vram.ErrOutOfMemory], and then bisects. step runs a whole training step and must leave no tensors behind that depend
 // on the batch; FindBatchSize runs it twice with each batch, each time in a scope, because the optimizer's state is
 // made in the first step. The steps train the model: save its state before, or use [Within], which runs on the meta
-// device. Another error of step is returned with the batch, wrapped. If step does not fit with first, the error is
+// device. Any other error of step is returned, wrapped, with the batch. If step does not fit with first, the error is
 // vram.ErrOutOfMemory. PyTorch Lightning: scale_batch_size(mode="binsearch").
 func FindBatchSize(first, most int, step func(batch int) error) (int, error) {
 	if step == nil {

@@ -48,13 +48,13 @@
 // live. In a program that allocates faster than sweeps pay for, or with [vram.Off], the peak is higher.
 //
 // Tensors made before New are counted only if they belong to the model or the optimizer; make the step's inputs in it. Which
-// operators run is decided as on the CPU: attention does not keep its weights, an LSTM is oneDNN's. The copies that oneDNN
-// makes for convolutions and LSTMs are counted as they were measured. Other scratch memory, and that of cuBLAS and cuDNN,
-// is not counted. The allocator's cache and fragmentation are not counted (on the CPU the cache is bounded by a quarter
-// of the peak).
+// operators run is decided as on the CPU: attention does not keep its weights, an LSTM is oneDNN's. The copies that
+// oneDNN makes for convolutions and LSTMs are counted with measured sizes. Other scratch memory, and that of cuBLAS and
+// cuDNN, is not counted. The allocator's cache and fragmentation are not counted (on the CPU the cache is bounded by a
+// quarter of the peak).
 //
-// For the twelve models of make bench-peak, with small batches, a plan is 0.93 to 1.09 of the measured peak above what is
-// live between steps (TestPlan of tests/bench/peak).
+// For the twelve models of make bench-peak, with small batches, a plan is 0.93 to 1.09 times the measured peak above
+// what is live between steps (TestPlan of tests/bench/peak).
 //
 // The step must not read values (Item, Data): a meta tensor has none. An operator without a kernel for the meta device fails
 // with an error that names it. Operators whose result's shape depends on values have none.

@@ -23,7 +23,7 @@ const (
 	codes    = 256 // elements of 8-bit state that share a scale of four bytes
 )
 
-// remedies fills Remedies with what lowers the peak. A smaller batch with which step fails is none.
+// remedies fills Remedies with what lowers the peak. A smaller batch with which step fails is not a remedy.
 func (p *Plan) remedies(model any, optimizer *optim.Optimizer, step func(batch int) error) {
 	add := func(name string, peak int64, how string, args ...any) {
 		if peak < p.Peak {

@@ -94,7 +94,7 @@ func text(w http.ResponseWriter, fail func(int, error)) {
 	fmt.Fprint(w, "live bytes, tensors, device, line\n", report)
 }
 
-// extendWriteDeadline gives the answer to a request that takes d the time of the server's other answers after it.
+// extendWriteDeadline extends the deadline of a request that takes d to d plus the server's WriteTimeout.
 func extendWriteDeadline(w http.ResponseWriter, r *http.Request, d time.Duration) {
 	if s, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok && s.WriteTimeout > 0 {
 		// An error: w has no deadline.
