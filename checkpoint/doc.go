@@ -13,8 +13,8 @@
 //
 // # PyTorch
 //
-// Linstock continues a run that Python has saved. Of a file of torch.save({"model": model.state_dict(), "optimizer":
-// opt.state_dict()}, path) the names of the tensors are model.fc.weight and so on:
+// Linstock continues a run that Python has saved. In a file of torch.save({"model": model.state_dict(), "optimizer":
+// opt.state_dict()}, path) the tensors have names such as model.fc.weight:
 //
 //	file, err := checkpoint.Load("run.pt")
 //	if err != nil {
@@ -41,8 +41,8 @@
 //	err := checkpoint.SavePyTorch("run.pt", map[string]any{"model": nn.StateDict(model), "optimizer": opt.StateDict()})
 //
 // Such a file contains a pickle, which in Python can run any program. Load calls nothing, and refuses files that contain
-// more than tensors, dicts, lists, strings and numbers, with an error that names the Python class. TorchScript archives and
-// packages of torch.export are named as such.
+// more than tensors, dicts, lists, strings and numbers, with an error that names the Python class. For a TorchScript
+// archive or a package of torch.export, the error says so.
 //
 // # Training runs
 //

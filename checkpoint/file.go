@@ -50,14 +50,15 @@ type contents interface {
 	has(name string) bool
 	// tensor returns errNoTensor if there is none of that name.
 	tensor(name string) (*tensor.Tensor, error)
-	// tensors adds each tensor whose name accept accepts, or its error, until add returns an error, which it returns.
+	// tensors calls add for each tensor whose name accept accepts, or for its error, and returns the first error of
+	// add.
 	tensors(accept func(name string) bool, add adder) error
 	// value returns errNoValue if there is none of that name.
 	value(name string) (any, error)
 	close() error
 }
 
-// adder takes a tensor of a file, or why there is none.
+// adder takes a tensor of a file, or the error of reading it.
 type adder func(name string, t *tensor.Tensor, err error) error
 
 // Option is an option of Load.
@@ -325,8 +326,8 @@ func (f *File) each(accept func(name string) bool, add adder) error {
 // object. A dict is a map[string]any, or a map[int]any if all its keys are integers, and an error if a key has no name
 // (see [File.Names]); a list, a tuple and a set are a []any; an int is an int, or a *big.Int if it has more than 64
 // bits; bytes are a []byte; None is nil; a dtype is its name in Python. An object that occurs several times in Python
-// is one map or slice here too; one that contains itself has no value. Tensors are as those that [File.Tensor] returns,
-// and belong to the current scope. For other formats a tensor is the only kind of value.
+// is one map or slice here, too; one that contains itself has no value. Tensors are like those that [File.Tensor]
+// returns, and belong to the current scope. For other formats a tensor is the only kind of value.
 func (f *File) Value(name string) (any, error) {
 	if !f.opened() {
 		return nil, notOpened("Value")

@@ -29,7 +29,7 @@ type object struct {
 	tensor *stored
 }
 
-// maxDepth is the most levels of lists and dicts in each other. Python writes up to 1,000.
+// maxDepth is the maximum nesting of lists and dicts. Python writes up to 1,000.
 const maxDepth = 1000
 
 // newObjects names the tensors in root. use counts the memory for the names.
@@ -234,8 +234,8 @@ func (o *objects) close() error { return nil }
 // bases are the storages of tensors.
 type bases struct {
 	file *File
-	// whole sets whether all of a storage is copied where it is not mapped, for tensors that share it, rather than the
-	// part of one tensor.
+	// whole sets whether an unmapped storage is copied whole, for tensors that share it, rather than only the part of
+	// one tensor.
 	whole bool
 	of    map[baseKey]*base
 }
@@ -357,7 +357,7 @@ func (b *bases) base(t *stored) (*base, error) {
 	return of, nil
 }
 
-// readStorage reads the bytes of a storage from one to another into memory that libtorch allocates. large reports whether
+// readStorage reads a range of bytes of a storage into memory that libtorch allocates. large reports whether
 // one is neither 0 nor 1.
 func (f *File) readStorage(s *storage, from, to int64) (all *tensor.Tensor, large bool, err error) {
 	var r io.Reader = io.NewSectionReader(f.file, s.begin+from, to-from)

@@ -293,7 +293,7 @@ func deviceName(args pickle.Tuple) (any, error) {
 	return nil, malformed("a device without a name")
 }
 
-// bytes returns what encode(text, "latin1"), bytearray(…) and bytes() return; protocol 2 has the last for empty bytes.
+// bytes returns what encode(text, "latin1"), bytearray(…) and bytes() return; protocol 2 uses the last for empty bytes.
 func (p *pytorch) bytes(args pickle.Tuple) (any, error) {
 	if len(args) == 0 {
 		return pickle.Bytes(""), nil

@@ -29,13 +29,13 @@ import (
 // Save writes tensors to a safetensors file under their names, with the given metadata (nil for none). Other programs
 // see either the old file or the complete new one, also after a crash: Save writes the new file beside the old one,
 // syncs and renames it. If path is a symbolic link, the file that it leads to is replaced; a path that leads to a
-// device or a pipe is an error. If the process is killed meanwhile, a file named .NAME and a number is left (of a NAME
-// of more than 235 bytes its beginning and a hash), which the next Save to the same path removes (on Unix). The same
+// device or a pipe is an error. If the process is killed meanwhile, a file named .NAME and a number is left (for a NAME
+// of more than 235 bytes, its beginning and a hash), which the next Save to the same path removes (on Unix). The same
 // tensors give the same bytes. Tensors may be on any device and have any strides. They are written in row-major order,
 // and each in full if several share storage.
 //
-// Save leaves other files alone, also an older model.safetensors.index.json beside a new model.safetensors, which another
-// loader may prefer.
+// Save does not touch other files, such as an older model.safetensors.index.json next to a new model.safetensors, which
+// another loader may prefer.
 //
 // The format has no complex128 and complex32. Names and metadata may take 100 MB together, metadata may have
 // 16,384 entries, and a file may hold 131,072 tensors, or more if they have at least 64 bytes on average.
@@ -190,8 +190,8 @@ func (s *staged) discard() {
 // rename is os.Rename, except in tests of what a crash or an error leaves.
 var rename = os.Rename
 
-// replace puts the file in the place of the other. The method of the file would rename it to the path from which the name
-// of the pending file was made.
+// replace renames the file to its destination. The file's own method would rename it to the path from which the name of
+// the pending file was made.
 func (s *staged) replace() error {
 	if err := s.file.Sync(); err != nil {
 		return err
@@ -212,7 +212,7 @@ func stage(path string, write func(io.Writer) error) (s *staged, err error) {
 	return stageLike(path, path, write)
 }
 
-// stageLike is stage with the permissions of the file like, if it exists, for a path that is no symbolic link.
+// stageLike is stage with the permissions of the file like, if it exists, for a path that is not a symbolic link.
 func stageLike(path, like string, write func(io.Writer) error) (s *staged, err error) {
 	s = &staged{dir: filepath.Dir(path), path: path}
 	removeAbandoned(path)
@@ -230,11 +230,11 @@ func stageLike(path, like string, write func(io.Writer) error) (s *staged, err e
 	return s, nil
 }
 
-// maxBase is the length of the longest name before the number of 19 digits in the name of a pending file.
+// maxBase is the maximum length of the part before the 19-digit number in the name of a pending file.
 const maxBase = 255 - len(".") - 19
 
-// pendingBase returns what the names of the pending files for path have between the dot and the number: the file's
-// name, or its beginning and a hash if it is too long.
+// pendingBase returns the part between the dot and the number in the names of pending files for path: the file's name,
+// or its beginning and a hash if it is too long.
 func pendingBase(path string) string {
 	base := filepath.Base(path)
 	if len(base) <= maxBase {

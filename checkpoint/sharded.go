@@ -44,7 +44,7 @@ type shards struct {
 	all   []*File
 }
 
-// readIndex reads an index, or returns nil if the JSON text is none.
+// readIndex reads an index, or returns nil if the JSON text is not one.
 func readIndex(f *File, head []byte, s settings) (contents, error) {
 	if f.size > maxHeader {
 		if !isIndex(head) {
@@ -294,8 +294,8 @@ var shardName = regexp.MustCompile(`^model(?:-([1-9]\d{0,17}))?-\d{5,}-of-\d{5,}
 // pendingShard is the name of a file that is to become one of SaveSharded.
 var pendingShard = regexp.MustCompile(`^\.(model-.*\.safetensors)(\d{15,})$`)
 
-// newShards returns the beginning of the names of new files, which no file in dir and none that an index lists has, and
-// the path of one of those that an index lists, whose permissions the new ones get, or "".
+// newShards returns a prefix for the names of new files that no file in dir or in an index has, and the path of a file
+// that an index lists, whose permissions the new ones get, or "".
 func newShards(dir string) (prefix, like string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -326,7 +326,7 @@ func newShards(dir string) (prefix, like string, err error) {
 	return fmt.Sprintf("model-%d", last+1), like, nil
 }
 
-// listedIn returns the names of the files that the indexes in dir list. A file that is no index lists none.
+// listedIn returns the names of the files that the indexes in dir list. A file that is not an index lists none.
 func listedIn(dir string, entries []os.DirEntry) (map[string]bool, error) {
 	listed := map[string]bool{}
 	for _, e := range entries {

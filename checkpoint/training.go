@@ -43,18 +43,18 @@ func Schedule(s *optim.Scheduler) Part {
 
 // Value is a variable of the program under a name: a step count, the losses, the settings of a run. It may be
 // of any size and is restored exactly, floats bit for bit, NaN and infinities included; only a float32 that is a
-// signalling NaN is restored as a quiet one, unless v points to a []float32. What could not be read again is an
+// signalling NaN is restored as a quiet one, unless v points to a []float32. A value that could not be read again is an
 // error when it is saved.
 //
 // v may point to a bool, a number of up to 64 bits that is not complex, a string, a time.Time, and to slices,
-// arrays, maps, pointers and structs of these. Of a struct the exported fields are stored, under the names in
-// their json tags, but for those with the tag "-". A struct that has none is an error, and so are fields of which
-// only one would be stored, because they have one name or one hides another, and a tensor.
+// arrays, maps, pointers and structs of these. The exported fields of a struct are stored under the names in their json
+// tags, except those with the tag "-". A struct without any is an error, and so are a tensor and fields of which only
+// one would be stored, because they have the same name or one hides another.
 //
 // A type that has MarshalBinary, MarshalText or MarshalJSON, and its counterpart, is stored by the first of these
 // methods that it has, and read by UnmarshalJSON if it has that. It is an error if the two do not fit, as in
-// slog.Level, or if the method is that of an embedded field and would store nothing of the others. A big.Int of
-// more than 64 bits is an error, because numbers in a hostile file could take hours to read.
+// slog.Level, or if the method is that of an embedded field and would not store the other fields. A big.Int of more
+// than 64 bits is an error, because numbers in a hostile file could take hours to read.
 //
 // A time.Time is restored with its instant and the offset of its zone, but not the zone's name, and in UTC if the
 // offset has seconds. A year outside 0…9999 is an error. The zero time is restored as nil in a pointer or an any.
@@ -246,7 +246,7 @@ func checkWhole(op string, model any) error {
 	}
 	for _, n := range nn.NamedModules(model) {
 		if l, ok := n.Module.(*nn.LoRALinear); ok && l.Merged() {
-			return refuse.Error(op, tensor.ErrArgument, "the update of the LoRALinear %q is merged into its base, which the file would not say: Unmerge it first, "+
+			return refuse.Error(op, tensor.ErrArgument, "the update of the LoRALinear %q is merged into its base, which the file would not show: Unmerge it first, "+
 				"or put its Base in its place", n.Name)
 		}
 	}

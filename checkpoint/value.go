@@ -313,8 +313,8 @@ func storable(v reflect.Value, depth int, seconds *bool) error {
 // losses has the results of lost, by type.
 var losses sync.Map
 
-// lost returns an error if package cbor would not store an exported field of the struct type t: of fields with one name, it
-// stores one or none, as package encoding/json does.
+// lost returns an error if package cbor would not store an exported field of the struct type t: of fields with the same
+// name, it stores one or none, as package encoding/json does.
 func lost(t reflect.Type) error {
 	if err, ok := losses.Load(t); ok {
 		err, _ := err.(error)
@@ -328,8 +328,8 @@ func lost(t reflect.Type) error {
 	return err
 }
 
-// clash returns an error if two fields of t have one name in CBOR. have has the fields so far by their names in CBOR, and
-// path is that of t within the types that embed it.
+// clash returns an error if two fields of t have the same name in CBOR. have maps names in CBOR to the fields so far,
+// and path is that of t within the types that embed it.
 func clash(t reflect.Type, path string, within []reflect.Type, have map[string]string) error {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -363,8 +363,8 @@ func clash(t reflect.Type, path string, within []reflect.Type, have map[string]s
 	return nil
 }
 
-// promoted returns an error if the method that stores v, a struct, is that of an embedded field, and v has other fields,
-// which it loses, or the field is a pointer, which is nil when the method's counterpart is called.
+// promoted returns an error if the method that stores v, a struct, belongs to an embedded field, and v has other
+// fields, which would be lost, or the field is a pointer, which would be nil when the method's counterpart is called.
 func promoted(v reflect.Value) error {
 	t := v.Type()
 	if !v.CanInterface() || !storesItself(t) {

@@ -6,7 +6,7 @@
 //	if err != nil {
 //		return err
 //	}
-//	err = cuda.WithStream(side, func() error { // a copy that runs beside the kernels of the current stream
+//	err = cuda.WithStream(side, func() error { // a copy that runs concurrently with the current stream's kernels
 //		return next.Copy_(pinned, tensor.NonBlocking(true)).Err()
 //	})
 //
@@ -68,9 +68,9 @@
 //     one at a time. Other goroutines may compute, free and sweep meanwhile. They cannot use the captured stream, wait
 //     for the whole device, or, with libtorch 2.11, draw random numbers on it: the error is tensor.ErrCapture, and
 //     the capture goes on.
-//  9. Calls that wait for the device cannot be captured: Item, Data, printing, Synchronize, copies to pageable memory; nor
-//     can collectives of NCCL. Such a call returns tensor.ErrCapture, and so does Capture. Go code runs once, during the capture: branches on
-//     values and numbers such as a learning rate are fixed.
+//  9. Calls that wait for the device cannot be captured: Item, Data, printing, Synchronize, copies to pageable memory;
+//     neither can collectives of NCCL. Such a call returns tensor.ErrCapture, and so does Capture. Go code runs once,
+//     during the capture: branches on values and numbers such as a learning rate are fixed.
 //  10. The memory that a captured function allocates comes from a pool of the graph. Tensors that are freed during the
 //     capture, by Release or at the end of its scope, make room for later ones of the same capture. No other tensor gets
 //     that memory until the graph is closed and the tensors in it are freed, so a replay never writes to memory that
@@ -79,9 +79,9 @@
 //     captured function, and so the tensors that it refers to, from being collected, but not from being released or
 //     from ending with their scope: keep them (Keep), and release them after Close.
 //  12. During a capture the capturing goroutine does not sweep. Pinned memory that any goroutine frees meanwhile is freed
-//     when the capture ends, because libtorch would record events on the captured stream; vram.EmptyCache of the
-//     device takes effect then, too, and that of the CPU leaves pinned memory as it is. Other frees take effect at once: libtorch's allocator calls no CUDA function for
-//     them while a graph is captured.
+//     when the capture ends, because libtorch would record events on the captured stream; vram.EmptyCache of the device
+//     takes effect then, too, and that of the CPU does not free pinned memory. Other frees take effect at once:
+//     libtorch's allocator calls no CUDA function for them while a graph is captured.
 //
 // # Errors
 //

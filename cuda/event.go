@@ -40,7 +40,7 @@ func EnableTiming(on ...bool) EventOption { return timing(options.On(on)) }
 
 var events atomic.Uint64
 
-// NewEvent returns an event that was not recorded yet. If an option is nil, the event's methods return that
+// NewEvent returns an event that has not been recorded. If an option is nil, the event's methods return that
 // error. Option: EnableTiming. PyTorch: torch.cuda.Event.
 func NewEvent(opts ...EventOption) *Event {
 	e := &Event{id: events.Add(1)}

@@ -680,7 +680,8 @@ func (b *Base) param(i int) *tensor.Tensor {
 	return b.p[i].Alias()
 }
 
-// foreign returns the error of an accessor of another distribution, in a struct literal with b, which lacks what is read.
+// foreign returns the error of an accessor in a struct literal that combines b with another distribution's type, so
+// that b lacks the value.
 func (b *Base) foreign(what string) error {
 	return refuse.Error(b.kind.name, tensor.ErrArgument, "the Base is that of a %s without %s", b.kind.name, what)
 }

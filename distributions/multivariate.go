@@ -587,9 +587,9 @@ func bartlett(b *Base, sample []int) *tensor.Tensor {
 	return chol.MatMul(chol.MT())
 }
 
-// sampleWishart draws. As PyTorch does, so that the random stream is PyTorch's, it draws a second time where a matrix of the
-// first draw is positive definite, and then up to nine times where a matrix of the last draw is singular by rounding. A
-// draw replaces the matrices of a whole batch.
+// sampleWishart draws. To keep PyTorch's random stream, it draws a second time if a matrix of the first draw is
+// positive definite, and then up to nine times if a matrix of the last draw is singular by rounding. A draw replaces
+// the matrices of a whole batch.
 func sampleWishart(b *Base, sample []int) *tensor.Tensor {
 	out := bartlett(b, sample)
 	if out.Numel() == 0 {

@@ -41,8 +41,9 @@ var independentKind = &kind{
 	},
 }
 
-// NewIndependent returns base with the last n of its batch dimensions as event dimensions. Whether LogProb checks values is
-// base's ValidateArgs. Options: ValidateArgs, without effect. PyTorch: torch.distributions.Independent.
+// NewIndependent returns base with the last n of its batch dimensions as event dimensions. base's ValidateArgs
+// determines whether LogProb checks values. Options: ValidateArgs, without effect. PyTorch:
+// torch.distributions.Independent.
 func NewIndependent(base Distribution, n int, opts ...Option) Independent {
 	return Independent{build(independentKind, opts, nil, func(b *Base, _ settings) error {
 		if err := usableDistribution("NewIndependent", base); err != nil {

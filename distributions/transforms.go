@@ -366,11 +366,11 @@ func InverseOf(t Transform) Transform {
 }
 
 // NewTransform returns a transform of the given name, made of functions of tensors, as a subclass of PyTorch's Transform is.
-// They run in a scope of their own, and return new tensors or their argument. The dimensions of domain's and codomain's
-// events are those that logDet adds over: with constraints.RealVector, an x (*, D) has a logDet (*). A nil inverse makes a
-// transform that is not bijective, which has no Inverse; a nil logDet one without LogAbsDetJacobian. The transform keeps the
-// shape of its argument, has no sign, and equals only itself. Options: CacheSize. PyTorch: a subclass with _call, _inverse and
-// log_abs_det_jacobian.
+// They run in a scope of their own, and return new tensors or their argument. logDet sums over the dimensions of
+// domain's and codomain's events: with constraints.RealVector, an x (*, D) has a logDet (*). With a nil inverse, the
+// transform is not bijective and has no Inverse; with a nil logDet, it has no LogAbsDetJacobian. The transform keeps
+// the shape of its argument, has no sign, and equals only itself. Options: CacheSize. PyTorch: a subclass with _call,
+// _inverse and log_abs_det_jacobian.
 func NewTransform(name string, domain, codomain constraints.Constraint, forward, inverse func(*tensor.Tensor) *tensor.Tensor,
 	logDet func(x, y *tensor.Tensor) *tensor.Tensor, opts ...Option) Transform {
 	t, _ := newTransform(&transform{name: "Transform", bijective: inverse != nil, equal: func(*transform) bool { return false }}, opts)

@@ -34,8 +34,8 @@
 //
 // # Reports
 //
-// [Trace.KeyAverages] sums the events by name and makes PyTorch's table. [Trace.WriteProfile] writes a profile for go tool
-// pprof, beside vram.WriteProfile's of memory: flame graphs and annotated sources of the program, in time of its operators.
+// [Trace.KeyAverages] sums the events by name and makes PyTorch's table. [Trace.WriteProfile] writes a profile for go
+// tool pprof, as vram.WriteProfile does for memory: flame graphs and annotated sources by operator time.
 // [Trace.ExportChromeTrace] writes a time line. [RecordFunction] adds a range of the program to all of them.
 //
 // Long runs record some of their steps: [Schedule], [Profiler.Step] and [OnTraceReady].

@@ -43,8 +43,8 @@ func RecordShapes(on ...bool) Option { return option(func(s *settings) { s.shape
 // An event takes 80 bytes while it is recorded. The default is 1,048,576.
 func MaxEvents(n int) Option { return option(func(s *settings) { s.limit = n }) }
 
-// OnTraceReady makes Step and Stop call f with each trace that is complete, and return its error. Stop completes that of a
-// cycle of which something was recorded. PyTorch: on_trace_ready.
+// OnTraceReady makes Step and Stop call f with each complete trace, and return its error. Stop completes the trace of a
+// cycle in which something was recorded. PyTorch: on_trace_ready.
 func OnTraceReady(f func(*Trace) error) Option { return option(func(s *settings) { s.ready = f }) }
 
 // A Schedule is an option of Start that records some of the steps between which the program calls Step: it passes over

@@ -215,10 +215,10 @@ func NewBatcher[In, Out any](run func(batch []In) ([]Out, error), opts ...Option
 }
 
 // Do returns the output for in, from a batch that a goroutine in Run computes. It returns when the context is done, with
-// the context's cause. If its batch is being computed then, the batch's function may still read in: of a *tensor.Tensor it
-// gets an alias, which lives as long as the batch's scope, so that the caller may release its own; tensors in another form,
-// such as a slice, must live on. Other errors are ErrFull, ErrClosed, that of a shape that cannot be compared, and those of
-// the batch's function.
+// the context's cause. If its batch is then being computed, the batch's function may still read in. For a
+// *tensor.Tensor the function gets an alias, which lives as long as the batch's scope, so that the caller may release
+// its own; tensors in another form, such as a slice, must stay alive. Other errors are ErrFull, ErrClosed, that of a
+// shape that cannot be compared, and those of the batch's function.
 func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 	switch {
 	case b == nil || b.run == nil:
@@ -240,7 +240,7 @@ func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 		alias := t.Alias().Keep()
 		r.in = any(alias).(In)
 		defer func() {
-			if !b.isTaken(r) { // else the batch's scope frees it
+			if !b.isTaken(r) { // otherwise the batch's scope frees it
 				alias.Release()
 			}
 		}()
@@ -259,7 +259,7 @@ func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 	return out, context.Cause(ctx)
 }
 
-// isTaken reports whether a batch has the request.
+// isTaken reports whether the request is in a batch.
 func (b *Batcher[In, Out]) isTaken(r *request[In, Out]) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -319,7 +319,7 @@ func (b *Batcher[In, Out]) group(shape any) *group[In, Out] {
 	return nil
 }
 
-// leave gives up a request, and removes it from the queue if it still waits. It reports false if there is an answer.
+// leave gives up a request, and removes it from the queue if it still waits. It returns false if there is an answer.
 func (b *Batcher[In, Out]) leave(r *request[In, Out]) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -5,8 +5,8 @@
 //	go vet -vettool=$(which linstockvet) ./...
 //
 // docs/vet.md shows what each analyzer reports. An analyzer sees one package at a time and does not know what functions
-// of other packages do with a value. It therefore reports only code that is certainly or very likely wrong. What the
-// analyzers miss, the library reports at run time (tensor.ErrReleased, tensor.ErrScope).
+// of other packages do with a value. It therefore reports only code that is certainly or very likely wrong. The library
+// reports what the analyzers miss at run time (tensor.ErrReleased, tensor.ErrScope).
 //
 // A comment on the line of a wrong report, or on the line above, silences it:
 //

@@ -1,19 +1,19 @@
-// Scale simulates the time of a training step with data parallelism on 8 to 4,096 devices, and prints it beside the
+// Scale simulates the time of a training step with data parallelism on 8 to 4,096 devices, and prints it with the
 // bounds of ring and tree:
 //
 //	go run ./tests/scale                       a GPT of 124 M parameters on nodes of 8 devices
 //	go run ./tests/scale -parameters 1e9 -backward 300ms
 //	go run ./tests/scale -help
 //
-// It answers at which number of ranks a step stops to scale, and why, for a network whose figures are given. It knows
-// nothing of NCCL's protocols; docs/distributed.md has a table and its discussion.
+// It shows at which number of ranks a step stops scaling, and why, for a given network. It does not model NCCL's
+// protocols; docs/distributed.md discusses its results.
 //
 // # Model
 //
 // A step is a forward pass, a backward pass, and the optimizer. A rank computes each in its mean time, multiplied by
 // a random factor of 1 or more (jitter). The backward pass makes the gradients of one bucket after the other, in equal
-// times. As in DDP, a bucket is reduced when its gradients are there on all ranks that a message depends on and the bucket
-// before is reduced; the optimizer begins when the last bucket is.
+// times. As in DDP, a bucket is reduced once its gradients exist on all ranks that a message depends on and the
+// previous bucket is reduced; the optimizer begins when the last bucket is reduced.
 //
 // A message of n bytes over a link occupies the sender for n/bandwidth and arrives a latency after that. Latencies are
 // random: the mean is the link's, and what is above the minimum, a part of the mean, is exponentially distributed. Ranks of
