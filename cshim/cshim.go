@@ -229,7 +229,7 @@ func open(path string) (openMP OpenMP, err error) {
 	if lib := locate.OpenMP(path); lib != "" {
 		runtime = C.CString(lib)
 		defer C.free(unsafe.Pointer(runtime))
-		if C.has_openmp() == 0 { // else that runtime has read its environment
+		if C.has_openmp() == 0 { // otherwise that runtime has read its environment
 			dropOpenMPSettings()
 		}
 	}

@@ -42,7 +42,7 @@ func loadOnManyGoroutines(t *testing.T) {
 	wg.Wait()
 }
 
-// Of many goroutines that load at the same time, one does. Runs in a process that has loaded nothing yet.
+// When many goroutines load at the same time, one does. Runs in a process that has loaded nothing yet.
 func TestOneLoads(t *testing.T) {
 	if elsewhere.Process(t) {
 		if n := cshim.LoadAtOnce(); n != 1 {
@@ -133,8 +133,8 @@ func TestShimOfOtherHeadersIsRejected(t *testing.T) {
 	leak.Check(t)
 }
 
-// LLVM's OpenMP runtime never reads a setting with which it crashes, hangs or takes all memory: the process says so once, and
-// computes. The limits of memory are for a runtime that reads it.
+// LLVM's OpenMP runtime never reads a setting with which it crashes, hangs or takes all memory: the process reports it
+// once, and computes. The memory limits are for a runtime that does read it.
 func TestRefusedOpenMPSettings(t *testing.T) {
 	leak.Check(t)
 	if err := cshim.Load(); err != nil {

@@ -14,9 +14,9 @@ import (
 	"unsafe"
 )
 
-// openMPSettings are the variables with which LLVM's runtime crashes, hangs or takes all memory where libgomp prints a
-// warning and computes. refuse returns what is wrong with a value, or "". The runtime itself reports other values that it
-// cannot read, and ignores them.
+// openMPSettings are the variables whose bad values make LLVM's runtime crash, hang or take all memory, while libgomp
+// prints a warning and computes. refuse returns what is wrong with a value, or "". The runtime itself reports other
+// values that it cannot read, and ignores them.
 var openMPSettings = []struct {
 	name   string
 	refuse func(value string) string
@@ -50,8 +50,8 @@ func refuseThreadLimit(value string) string {
 
 var stackSize = regexp.MustCompile(`^(\d+)[` + spaces + `]*([bkmgt]?)b?$`)
 
-// refuseStack returns a function that refuses a stack that the system does not give a thread. unit is the number of bytes
-// that a number without a letter counts.
+// refuseStack returns a function that refuses a stack size that the system does not give a thread. unit is the number
+// of bytes that a number without a letter stands for.
 func refuseStack(unit float64) func(value string) string {
 	return func(value string) string {
 		m := stackSize.FindStringSubmatch(strings.ToLower(strings.Trim(value, spaces)))

@@ -15,7 +15,7 @@ func newBundle() *cobra.Command {
 	var cuda bool
 	cmd := &cobra.Command{
 		Use:   "bundle DIR",
-		Short: "Copy libtorch beside a program, to ship both",
+		Short: "Copy libtorch next to a program, to ship both",
 		Long: `Bundle copies the shim and the libraries that it needs into DIR. A program built
 with package tensor and put into DIR runs from there on a machine of the same
 platform that has no libtorch, no Python and no cache: in a container image, on a

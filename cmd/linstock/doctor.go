@@ -40,15 +40,15 @@ func newDoctor() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Report what is installed and how to fix what is missing",
-		Long: `Doctor checks everything that building and running a program with package tensor
-takes: the tools, libtorch's libraries and the shim against their manifests, and
-that libtorch can be opened and computes, and on which OpenMP runtime. Where it
-cannot, doctor compares the content of all libraries with what was installed; if
-the process that opened it died, doctor first looks for a variable of the
-environment without which it computes.
+		Long: `Doctor checks everything that is needed to build and run a program with package
+tensor: the tools; libtorch's libraries and the shim, against their manifests; that
+libtorch can be opened and computes; and its OpenMP runtime. If libtorch fails, doctor
+compares the content of all libraries with what was installed; if the process that
+opened it died, doctor first looks for an environment variable without which it
+computes.
 
-It exits with status 1 when something that is needed is missing or does not work,
-and prints the command that fixes it.`,
+It exits with status 1 if something needed is missing or does not work, and prints
+the command that fixes it.`,
 		Example: `  linstock doctor
   LINSTOCK_TORCH=2.11.0 linstock doctor`,
 		Args: cobra.NoArgs,
@@ -133,7 +133,8 @@ func setupFix() string {
 	return setupCommand()
 }
 
-// torchFix is setupFix unless setup would fail, too, for err: the environment names a libtorch that cannot be used.
+// torchFix is setupFix unless setup would also fail with err, because the environment names a libtorch that cannot be
+// used.
 func torchFix(err error) string {
 	python := os.Getenv(locate.EnvUsePyTorch)
 	switch {

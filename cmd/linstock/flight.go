@@ -16,13 +16,12 @@ func newFlight() *cobra.Command {
 		Use:   "flight DIR",
 		Short: "Say which process of a job is late in which collective",
 		Long: `Flight reads what the flight recorders of all ranks of a job have written to DIR, also
-while the job runs or after its processes were killed, and says which ranks are late,
-or have called another collective than the others, with the lines of the program. Of
-several runs in DIR it reads the last.
+while the job runs or after its processes were killed, and says which ranks are late or
+have called a different collective, with the lines of the program. If DIR has several
+runs, it reads the last one.
 
 A job records if the environment variable LINSTOCK_FLIGHT names a directory, or with the
-option dist.FlightRecorder. If its machines have no common directory, copy the files of
-all into one.`,
+option dist.FlightRecorder. If its machines share no directory, copy all files into one.`,
 		Example: `  LINSTOCK_FLIGHT=/tmp/flight torchrun --nproc-per-node 4 --no-python ./train
   linstock flight /tmp/flight`,
 		Args: cobra.ExactArgs(1),

@@ -22,17 +22,18 @@ func newGo() *cobra.Command {
 		Use:   "go COMMAND [ARGUMENT…]",
 		Short: "Run the go command, with each tensor released after its last use",
 		Long: `Go runs the go command with the same arguments: build, run, test, install, vet and
-the others. The packages that use tensors are compiled from a rewritten source, in
-which each tensor is released after its last use, as Python and Rust do; packages of
-Linstock and those that use no tensors are compiled as they are. Some tensors are left
-to scopes and sweeps: ` + "`linstock lastuse`" + ` lists them with the reason.
+the others. The packages that use tensors are compiled from rewritten source that
+releases each tensor after its last use, as Python and Rust do; packages of Linstock
+and those that use no tensors are compiled unchanged. Some tensors are left to scopes
+and sweeps: ` + "`linstock lastuse`" + ` lists them with the reason.
 
 Programs compute the same values, and lines in errors, panics and profiles are those of
 the sources. The go command's build cache keeps both builds apart.
 
-The go command runs one -toolexec, which this is: another one is an error.
+This command uses -toolexec, of which the go command runs only one: another one is an
+error.
 
-The same for a script or an editor that runs go itself:
+For a script or an editor that runs go itself:
   export GOFLAGS=-toolexec=$(which linstock)`,
 		Example: `  linstock go build -o train ./cmd/train
   linstock go test -race ./...
@@ -182,7 +183,7 @@ func ours(tool, self string) bool {
 
 func newLastUse() *cobra.Command {
 	var opts lastuse.ExplainOptions
-	// The flags are written as those of the go command, beside which this command is used.
+	// The flags are written as those of the go command, with which this command is used.
 	flags := flag.NewFlagSet("lastuse", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	explain := flags.Bool("explain", false, "print a line for each tensor; the default")

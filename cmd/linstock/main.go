@@ -64,7 +64,8 @@ func run() int {
 	return 1
 }
 
-// execute runs the command. It fails, too, if the output could not be written, for a script takes what it reads for all of it.
+// execute runs the command. It also fails if the output could not be written, because a script would take partial
+// output for all of it.
 func execute(ctx context.Context, root *cobra.Command, stdout io.Writer) error {
 	out := &output{w: stdout}
 	root.SetOut(out)
@@ -114,7 +115,7 @@ written into the Go module cache.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	// -help, which Go's commands accept, is -h to this parser, and three flags that do not exist.
+	// -help, which Go's commands accept, is -h and three unknown flags to this parser.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if help, _ := cmd.Flags().GetBool("help"); help {
 			return cmd.Help()
@@ -174,8 +175,8 @@ func usedTorch(hash string) string {
 	return defaultTorch()
 }
 
-// inUse returns the libtorch whose shim programs open or, where there is none, the one of setup. A libtorch from elsewhere may
-// be of a version that setup does not install.
+// inUse returns the libtorch whose shim programs open or, if there is none, the one that setup would use. A libtorch
+// from elsewhere may have a version that setup does not install.
 func inUse(ctx context.Context, cache, hash string) (libtorch.Source, error) {
 	version := usedTorch(hash)
 	if os.Getenv(locate.EnvLibtorch) == "" && locate.CheckPinned(version) != nil {

@@ -97,7 +97,7 @@ func culprits(ctx context.Context) (names []string) {
 	if _, err := probe(ctx, names); err != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute) // each of these may wait for ever
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // each of these may wait forever
 	defer cancel()
 	for _, name := range names {
 		if _, err := probe(ctx, []string{name}); err == nil {

@@ -11,11 +11,11 @@
 // A place is a variable or parameter that can hold handles during one call of a function. Its type is *tensor.Tensor,
 // []*tensor.Tensor (it holds the elements), a struct (it holds those of its fields that are tensors, slices of tensors or
 // such structs, and that the package may name; no field's type has a type parameter), or a type that can carry a handle:
-// an option, an empty interface, a type parameter, a function. A variable is not a place if its address is taken, also by a method with a pointer receiver, or
-// if a function literal assigns it or a part of it, keeps it after the call that the literal is given to, or passes it on,
-// or if it is a named result of a function that defers a call, which may recover from a panic.
-// The body of a function literal is a function of its own, in which the captured variables are not places. A literal that a
-// range loop is over counts as kept: the loop's body runs between two parts of it.
+// an option, an empty interface, a type parameter, a function. A variable is not a place if its address is taken, even
+// by a method with a pointer receiver, or if a function literal assigns it or a part of it, keeps it after the call
+// that the literal is given to, or passes it on, or if it is a named result of a function that defers a call, which may
+// recover from a panic. The body of a function literal is a function of its own, in which the captured variables are
+// not places. A literal that a range loop is over counts as kept: the loop's body runs between two parts of it.
 //
 // A temporary is the result of a call that is an operand of another call. A discarded result is one that no variable holds:
 // it is assigned to _ or compared, or the call is a statement.
@@ -30,12 +30,12 @@
 // function's places holds them. Owned is yes, no or maybe; a boolean variable of the function (a drop flag) decides maybe
 // while the program runs.
 //
-// The facts of a function say of each parameter, the receiver being the first, whether the handles in it are borrowed
-// (not kept after the call, except in a result) or retained; and of each result whether its handles are new, may be those
-// of certain parameters, or may be others. The facts of package tensor and of the packages beside it are a table
-// (library.go); those of other functions are computed from their source, those of a package's imports first. Functions of
-// one package are computed together, from "borrowed" and "new" up to the least fixed point. A function without facts
-// retains its arguments, and its results may be anything.
+// The facts of a function say for each parameter, the receiver being the first, whether the handles in it are borrowed
+// (not kept after the call, except in a result) or retained; and for each result whether its handles are new, may be
+// those of certain parameters, or may be others. The facts of package tensor and of the other packages of the library
+// are a table (library.go); those of other functions are computed from their source, those of a package's imports
+// first. Functions of one package are computed together, from "borrowed" and "new" up to the least fixed point. A
+// function without facts retains its arguments, and its results may be anything.
 //
 // The method Forward of nn.Layer has facts by contract: it borrows its argument, and returns a new handle or its
 // argument. The analyzer layercontract of package vet reports implementations that break it. A type whose Forward has such
@@ -63,10 +63,10 @@
 // have the same value after the statement's calls.
 //
 // A temporary is released when the call that it is an operand of has returned, unless that call returned the same handle.
-// If a result that is no tensor may hold it, it is released when the call that borrows that result has returned, and if
-// there is none, or the call has several results, after the statement. No temporary is held while another call of the
-// statement runs that may be long: a sweep could not free it. One that may be an operand
-// of its own call is compared: with variables, or with elements and fields as they were before that call.
+// If a result that is not a tensor may hold it, it is released when the call that borrows that result has returned or,
+// if there is no such call or the call has several results, after the statement. No temporary is held while another,
+// possibly long, call of the statement runs: a sweep could not free it. A temporary that may be an operand of its own
+// call is compared: with variables, or with elements and fields as they were before that call.
 //
 // A slice of which a part is kept escapes. Where s[:len(s)-1] is assigned to s and nothing else sees the array, the element
 // after the end is cleared instead.
@@ -76,8 +76,8 @@
 //
 // # The inserted text
 //
-// Calls of methods of *tensor.Tensor (tensor/lastuse.go), and of one function around calls that return no tensor, so that a
-// file needs an import only where temporaries are stored:
+// The inserted calls are of methods of *tensor.Tensor (tensor/lastuse.go), and of one function around calls that return
+// no tensor, so that a file needs an import only where temporaries are stored:
 //
 //	x.MatMul(w).Add(b)
 //	x.MatMul(w).LastUseHold(&t1).Add(b).LastUseOf("main.go:7", &t1)

@@ -51,8 +51,8 @@ type temp struct {
 	unless  unless
 }
 
-// maxLinks bounds the links in the states of a function, places² × blocks: 64 MiB. The functions of programs that people
-// write have 1 % of that; those of generators may have much more, and the analysis would then take minutes.
+// maxLinks bounds the links in the states of a function, places² × blocks: 64 MiB. Hand-written functions have 1 % of
+// that; generated ones may have much more, and the analysis would then take minutes.
 const maxLinks = 1 << 29
 
 // body is a function or a function literal.
@@ -1132,7 +1132,8 @@ func (p *Package) declared(f ast.Expr) (fn *types.Func, bound bool) {
 	return fn, bound
 }
 
-// factsOfValue returns the facts of the function that f is, or nil. If f is a method value, its receiver is no parameter.
+// factsOfValue returns the facts of the function that f is, or nil. If f is a method value, its receiver is not a
+// parameter.
 func (p *Package) factsOfValue(b *body, f ast.Expr) *Func {
 	if lit := p.literal(b, f); lit != nil {
 		return p.factsOfLiteral(lit)
@@ -1611,7 +1612,7 @@ func (b *body) discarded(e ast.Expr) bool {
 	}
 }
 
-// single reports whether e has one value: it is no call with several results, or with none.
+// single reports whether e has one value: it is not a call with several results or with none.
 func (b *body) single(e ast.Expr) bool {
 	_, several := b.pkg.Info.TypeOf(e).(*types.Tuple)
 	return !several

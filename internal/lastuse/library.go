@@ -51,8 +51,8 @@ var aliasing = map[string]int{
 	"(*Transformer).Forward": 1, "(*Transformer).ForwardMasked": 1,
 }
 
-// unstated are functions of package nn about which nothing is stated: wrappers run functions and hooks of users, a
-// module that is made of tensors holds them, and LinearCrossEntropy needs the class weights again in the backward pass.
+// unstated are functions of package nn without facts: wrappers run functions and hooks of users, a module made from
+// tensors holds them, and LinearCrossEntropy needs the class weights again in the backward pass.
 var unstated = map[string]bool{
 	"(Func).Forward": true, "(*Hooked).Forward": true, "(*Parametrized).Module": true,
 	"(*weightNorm).RightInverse": true, "(*orthogonal).RightInverse": true, "(*spectralNorm).RightInverse": true,

@@ -555,7 +555,7 @@ func (o *output) releaseBlanks(ev *event) {
 }
 
 // temporaries inserts the releases of temporaries that are made when the consumer has returned: by a method on its result,
-// or by a function around the call if that is no tensor.
+// or by a function around the call if the result is not a tensor.
 func (o *output) temporaries() {
 	b := o.body
 	for _, t := range b.order {

@@ -249,8 +249,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestFunctionArguments: the library keeps the functions that it is given, but for those that it calls before it returns.
-// Inference does not tell, because it takes the table's word for the library's own helpers.
+// TestFunctionArguments: the library keeps the functions that it is given, except those that it calls before it
+// returns. Inference cannot show this, because it trusts the table for the library's own helpers.
 func TestFunctionArguments(t *testing.T) {
 	now := strings.Fields("tensor.ForkRNG tensor.Join tensor.Tidy tensor.TidyAll tensor.WithScope autograd.Autocast autograd.DetectAnomaly " +
 		"autograd.DualLevel autograd.EnableGrad autograd.HVP autograd.Hessian autograd.Inference autograd.JVP autograd.Jacobian " +

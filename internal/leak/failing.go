@@ -11,8 +11,8 @@ import (
 
 // FailEachCall runs f in a scope, again and again, while one of its calls into libtorch fails: the first, the second and so
 // on, first with all later calls, as when a device is lost in the middle of f, and then alone, as when memory runs out
-// once. Of many calls some are left out. f may only return: t fails if it panics. FailEachCall returns the number of calls
-// that f makes when none fails.
+// once. If there are many calls, some are left out. f may only return: t fails if it panics. FailEachCall returns the
+// number of calls that f makes when none fails.
 func FailEachCall(t testing.TB, f func()) (calls int64) {
 	t.Helper()
 	runtime.LockOSThread()

@@ -194,7 +194,7 @@ func moveBundle(temp, dir string, libs, earlier map[string]int64) error {
 
 const bundlePrefix = tempPrefix + "bundle-"
 
-// licenceDir is where a bundle has its licences. Beside it a program may have its own.
+// licenceDir is where a bundle has its licences. A program may have its own next to it.
 var licenceDir = filepath.Join("licenses", "linstock")
 
 // removeUnfinished removes what bundles that were killed have left in dir, which would be shipped with the program.

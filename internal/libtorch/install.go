@@ -94,7 +94,7 @@ func (in *installer) wheelDir() string { return filepath.Join(in.cfg.Cache, "whe
 // interrupted call are never used, and the next call removes them.
 func Setup(ctx context.Context, cfg Config) (Result, error) {
 	if cfg.Jobs < 0 {
-		return Result{}, fmt.Errorf("--jobs %d: 0 or a number of compilers is needed", cfg.Jobs)
+		return Result{}, fmt.Errorf("--jobs %d: want 0 or more", cfg.Jobs)
 	}
 	for _, arg := range cfg.Wheels { // also if none is needed
 		if _, err := os.Stat(arg); err != nil {

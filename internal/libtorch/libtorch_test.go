@@ -276,7 +276,7 @@ func TestSetup(t *testing.T) {
 	if d := time.Since(begun); d > time.Second {
 		t.Errorf("the second setup took %v", d)
 	}
-	// What cannot be is an error also if nothing is left to do.
+	// An invalid setting is an error even if nothing is left to do.
 	wrong := cfg
 	wrong.Jobs = -5
 	if _, err := Setup(t.Context(), wrong); err == nil || !strings.Contains(err.Error(), "--jobs -5") {

@@ -42,7 +42,7 @@ func (in *installer) room(dir string, need int64) error {
 		dir, megabytes(need), megabytes(free), in.with(dir))
 }
 
-// with says by what the user chooses another directory than dir, unless it is an argument of the command.
+// with says how the user chooses another directory than dir, unless dir is an argument of the command.
 func (in *installer) with(dir string) string {
 	if rel, err := filepath.Rel(in.cfg.Cache, dir); in.cfg.Cache == "" || err != nil || !filepath.IsLocal(rel) {
 		return ""

@@ -255,8 +255,8 @@ func installedKeys(cache, hash string) []string {
 // ErrMissing is wrapped by every error that reports that the shim was not found.
 var ErrMissing = errors.New("libtorch is not set up on this machine")
 
-// Missing returns the error for a machine on which none of ShimCandidates exists, or can be read. Its text is one line that
-// says how to fix it. It is ErrMissing only if none exists.
+// Missing returns the error for a machine on which none of ShimCandidates exists or can be read. Its text is one line
+// that says how to fix it. It is ErrMissing only if none exists.
 func Missing(hash string) error {
 	unreadable := unreadable(hash)
 	if lib := os.Getenv(EnvLib); lib != "" {
@@ -342,11 +342,11 @@ var (
 	// ofLibtorch is the beginning of the names of the libraries that come with libtorch or the shim.
 	ofLibtorch = regexp.MustCompile(`^lib(torch|c10|shm|linstock|omp|gomp|cu|nv|nccl)`)
 
-	// noLibrary is what the loader says of a file that is damaged or of another kind.
+	// noLibrary is the loader's message for a file that is damaged or of another kind.
 	noLibrary = regexp.MustCompile(`^(/[^:]*): (file too short|cannot read file data|object file has no |only ET_|.*ELF)`)
 )
 
-// OpenRemedy returns how to fix an undamaged shim that the system's loader cannot open, for the reason that it gives.
+// OpenRemedy returns how to fix an undamaged shim that the system's loader cannot open, given the loader's reason.
 func OpenRemedy(shim, reason string) string {
 	file, missing := strings.CutSuffix(reason, ": cannot open shared object file: No such file or directory")
 	path := os.Getenv("LD_LIBRARY_PATH")

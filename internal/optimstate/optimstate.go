@@ -69,7 +69,7 @@ func Unflatten(plain map[string]any, tensors map[string]*tensor.Tensor) (s optim
 		number, err := strconv.Atoi(of)
 		values := s.State[number]
 		if err != nil || !ok || values == nil {
-			return s, fmt.Errorf("the optimizer's %.80q is the state of no parameter", path)
+			return s, fmt.Errorf("the optimizer's %.80q does not belong to a parameter", path)
 		}
 		if at := strings.LastIndex(name, "."); at > 0 {
 			list, isList := values[name[:at]].([]any)

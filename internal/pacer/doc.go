@@ -49,15 +49,15 @@
 // # Invariants
 //
 //  1. Cycles take share × time + burst at most, as charged, in time that the process runs. Cycles at the hard limit, which
-//     package vram runs without asking, are exempt. While the goal needs more, beside a large Go heap or at gigabytes of
+//     package vram runs without asking, are exempt. While the goal needs more, with a large Go heap or gigabytes of
 //     garbage a second, only the hard limit bounds the live bytes.
 //  2. While the budget can pay, live ≤ max(goal, reachable + request).
 //  3. A complete cycle is not repeated before something was allocated.
 //  4. Only a complete cycle raises reachable, and only a cycle raises the target. Bytes that were live because no cycle was
 //     worth its price, or because the budget was empty, do not count as needed.
-//  5. The target and the request decay with time alone: they are halved once a minute. So a program that becomes smaller
-//     is collected for again, and one whose steps need the same each time exceeds its target once a minute, not in each
-//     step, and does not pay in each step for a cycle that finds nothing.
+//  5. The target and the request decay with time alone: they are halved once a minute. So a program that becomes
+//     smaller is collected again, and one whose steps all need the same exceeds its target once a minute, and does not
+//     pay in each step for a cycle that finds nothing.
 //
 // # State
 //

@@ -45,9 +45,9 @@ type State struct {
 // Plan is a decision: whether to collect now, and the triggers of the next question, as distances from now.
 type Plan struct {
 	Collect bool
-	Live    int64 // ask again when so many more bytes are live,
-	Total   int64 // or when so many more bytes have been allocated
-	Wait    int64 // an allocation waits if it would make more than so many more bytes live; valid also while a cycle runs
+	Live    int64 // ask again when this many more bytes are live,
+	Total   int64 // or when this many more bytes have been allocated
+	Wait    int64 // an allocation waits if it would add more than this many live bytes; also valid while a cycle runs
 }
 
 // Goal returns the live bytes that the garbage should not exceed.

@@ -501,7 +501,7 @@ func (r *Reader) memoized(op byte) error {
 	}
 	// Python's picklers count from 0 or 1.
 	if n > uint64(len(r.memo))+maxGap {
-		return malformed("the place %d of the memo, which has %d", n, len(r.memo))
+		return malformed("entry %d of the memo, which has %d", n, len(r.memo))
 	}
 	for n >= uint64(len(r.memo)) {
 		if err := r.use(slotBytes); err != nil {

@@ -54,8 +54,8 @@ var (
 	BeforeBackward func()
 	// AfterBackward must be called after a backward pass has freed its graph.
 	AfterBackward func()
-	// Relieve frees memory for an operator that failed because a device had not so many bytes; 0 if the number is unknown.
-	// It reports whether it has freed any, so that another try may succeed.
+	// Relieve frees memory for an operator that failed because a device did not have the given number of bytes; 0 if it
+	// is unknown. It reports whether it has freed any, so that another try may succeed.
 	Relieve func(device int32, bytes int64) bool
 	// OutOfMemory returns the *vram.OutOfMemoryError for a native error.
 	OutOfMemory func(native *cshim.Error) error

@@ -1,4 +1,4 @@
-// Package strides is about how the elements of a tensor lie in memory.
+// Package strides examines how the elements of a tensor lie in memory.
 package strides
 
 import "slices"
