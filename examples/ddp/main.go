@@ -5,10 +5,10 @@
 //	torchrun --nproc-per-node 4 --no-python ./ddp        # four on this machine, started by PyTorch's launcher
 //	make demo-dist                                       # four, started by a shell
 //
-// The gradients are averaged over the processes, so that a step of four learns from four batches. Rank 0 prints and writes
-// the checkpoint; if a process is lost the others end with an error that names it, and what torchrun --max-restarts starts
-// again continues from the last checkpoint. An interrupt, or SIGTERM, of one process makes all save and end with an error, so that
-// their launcher starts them again.
+// The gradients are averaged over the processes, so that a step of four learns from four batches. Rank 0 prints and
+// writes the checkpoint. If a process is lost, the others exit with an error that names it, and the processes that
+// torchrun --max-restarts restarts continue from the last checkpoint. When one process gets an interrupt or SIGTERM,
+// all save and exit with an error, so that their launcher restarts them.
 package main
 
 import (

@@ -1,6 +1,6 @@
 // Outofmemory has no scope, releases nothing, and makes many times the memory that it may use. In a binding that leaves
-// native memory to Go's garbage collector it would run out of memory. Here it runs to the end, and then prints what
-// that took and which lines hold the memory that is still live. docs/memory.md explains its output.
+// native memory to Go's garbage collector it would run out of memory. Here it completes, and then prints what that took
+// and which lines hold the memory that is still live. docs/memory.md explains its output.
 //
 //	go run ./cmd/linstock setup    # once
 //	go run ./examples/outofmemory -limit 256MiB -total 16GiB -dir /tmp
@@ -33,7 +33,7 @@ func command(args []string, out io.Writer) error {
 	f := flag.NewFlagSet("outofmemory", flag.ContinueOnError)
 	limit := f.String("limit", "256MiB", "memory limit")
 	total := f.String("total", "16GiB", "memory to allocate in all")
-	device := f.String("device", "cpu", "where")
+	device := f.String("device", "cpu", "device: cpu, cuda:0")
 	dir := f.String("dir", ".", "directory for the profile and the snapshot")
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil

@@ -46,7 +46,7 @@ func (n *network) Forward(x *tensor.Tensor) *tensor.Tensor {
 
 func run(w io.Writer, out string, steps, rows int) error {
 	if steps < 3 {
-		return fmt.Errorf("-steps must be at least 3, for the profile begins after two; got %d", steps)
+		return fmt.Errorf("-steps must be at least 3, because the profile begins after two; got %d", steps)
 	}
 	model := &network{nn.NewLinear(784, 512), nn.NewLinear(512, 10)}
 	opt, err := optim.NewAdamW(nn.Parameters(model), 1e-3)

@@ -41,7 +41,7 @@ func main() {
 
 func command(ctx context.Context, o options) error {
 	if o.images < 2 {
-		return fmt.Errorf("-images must be at least 2, for half as many test the model; got %d", o.images)
+		return fmt.Errorf("-images must be at least 2, because half as many test the model; got %d", o.images)
 	}
 	if err := tensor.ManualSeed(o.seed); err != nil {
 		return err

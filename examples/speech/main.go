@@ -1,6 +1,6 @@
-// Speech trains a bidirectional LSTM to recognize spoken digits with the connectionist temporal classification loss, which
-// needs no times of the digits in the sound. The speech is synthetic: tones at the first two formants of each sound, and
-// noise, for speakers of different pitch, size and speed.
+// Speech trains a bidirectional LSTM to recognize spoken digits with the connectionist temporal classification loss,
+// which does not need the times of the digits. The speech is synthetic: tones at the first two formants of each sound,
+// and noise, for speakers of different pitch, size and speed.
 //
 //	go run ./cmd/linstock setup    # once
 //	go run ./examples/speech

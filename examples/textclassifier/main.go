@@ -43,7 +43,7 @@ func main() {
 
 func command(ctx context.Context, o options, reviews []string) error {
 	if o.reviews < 2 {
-		return fmt.Errorf("-reviews must be at least 2, for half as many test the model; got %d", o.reviews)
+		return fmt.Errorf("-reviews must be at least 2, because half as many test the model; got %d", o.reviews)
 	}
 	if err := tensor.ManualSeed(o.seed); err != nil {
 		return err

@@ -73,7 +73,7 @@ func main() {
 	flag.StringVar(&o.device, "device", "cpu", "device of the tasks: cpu, cuda:0")
 	flag.BoolVar(&o.json, "json", false, "print the table as JSON objects")
 	steps := flag.Int("memory", 2000, "training steps of the memory run, in four quarters; 0: none")
-	one := flag.Bool("arm", false, "be the Go arm: run the tasks named on standard input")
+	one := flag.Bool("arm", false, "run as the Go arm: the tasks named on standard input")
 	flag.Parse()
 	list := tasks
 	if o.onDevice() {

@@ -7,13 +7,13 @@
 // and sizes, and finite and other values. A third of them are random: they follow the schema's types and have few
 // shapes, so that they often fit each other. The others are those of a valid call (calls.jsonl, which record.py writes)
 // with up to three changes. The result of an operator is printed, cloned and differentiated. Each tensor has its own
-// pages, beside one that cannot be accessed, so that a read or write beyond its memory also ends the process.
+// pages, next to one that cannot be accessed, so that a read or write beyond its memory also ends the process.
 //
 // Child processes make the calls. Each call depends only on the seed and its number. When a process dies (by a signal,
 // an abort, an exit or a Go panic, because a call takes 20 s, or because it leaves memory that nothing refers to),
 // crashhunt records the operator and its arguments. It then repeats the call alone and, if that survives, together with
-// as few preceding calls as make it die again. Each call may use 256 MiB for tensors and a few GiB of address space, so
-// that huge sizes are errors.
+// the fewest preceding calls that make it die again. Each call may use 256 MiB for tensors and a few GiB of address
+// space, so that huge sizes are errors.
 //
 // With -unchecked it calls the operators that only tensor.CallUnchecked accepts. Those do crash.
 package main

@@ -49,11 +49,11 @@ func main() {
 	}
 	r := &runner{kit: os.Getenv("LINSTOCK_GPU_KIT"), work: os.Getenv("LINSTOCK_GPU_WORK"), python: os.Getenv("PYTHON")}
 	list := flag.Bool("list", false, "print the parts and their steps")
-	total := flag.Duration("for", 0, "begin no step that may end later than this; 0: no limit")
-	again := flag.Bool("again", false, "run steps again whose results are there")
-	failed := flag.Bool("failed", false, "run steps again that failed")
+	total := flag.Duration("for", 0, "start no step that may end after this time; 0: no limit")
+	again := flag.Bool("again", false, "rerun steps that have results")
+	failed := flag.Bool("failed", false, "rerun steps that failed")
 	flag.BoolVar(&r.dry, "dry", os.Getenv("LINSTOCK_GPU_DRY") == "1", "over the fake CUDA runtime: values are not compared")
-	flag.Float64Var(&r.share, "share", 1, "of every count")
+	flag.Float64Var(&r.share, "share", 1, "share of every count")
 	flag.Parse()
 	if *list {
 		for _, p := range parts {

@@ -33,7 +33,7 @@ var memorySteps = []step{
 
 // peakStep compares a model's peak and time with Python's: by hand, by layers, unscoped, and with last-use release.
 func peakStep(model string) step {
-	return step{name: "peak-" + model, shows: "peak and time beside Python's on the same allocator: " + model, limit: 3 * time.Minute,
+	return step{name: "peak-" + model, shows: "peak and time compared with Python's on the same allocator: " + model, limit: 3 * time.Minute,
 		argv: "{bin}/peak -device cuda:0 -json -peaks -lines table -scale 8 -rounds 2 -steps 10 -models " + model + " -lastuse {bin}/peak-lastuse",
 		env:  []string{"LINSTOCK_BENCH_PYTHON={python}"},
 		dry:  "-rounds 1 -steps 2 -modes train", dryEnv: roomy}

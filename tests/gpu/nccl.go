@@ -11,7 +11,7 @@ import (
 func init() { programs["beside"] = beside }
 
 var ncclSteps = []step{
-	{name: "ranks", shows: "Python's NCCL with one rank, and with two on one device; a Go process trains beside them", limit: 5 * time.Minute,
+	{name: "ranks", shows: "Python's NCCL with one rank, and with two on one device; a Go process trains meanwhile", limit: 5 * time.Minute,
 		argv: "{bin}/gpu beside {python} tests/gpu/nccl.py"},
 	{name: "groups", shows: "process groups of two ranks over NCCL: collectives, training, failures", limit: 4 * time.Minute,
 		argv: "{repo}/tests/fakecuda/fakecuda.test -test.v -test.parallel 4 -test.run ^(" + ncclTests + ")$", dir: "tests/fakecuda", read: readGoTest,

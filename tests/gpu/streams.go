@@ -13,9 +13,9 @@ func init() { programs["copies"] = copies }
 
 var streamSteps = []step{
 	{name: "copies", shows: "copies from pageable and pinned memory, and the host's waiting time", limit: 2 * time.Minute, argv: "{bin}/gpu copies"},
-	{name: "python", shows: "the same by Python, and copies beside kernels on two streams", limit: 2 * time.Minute, argv: "{python} tests/gpu/copies.py"},
-	{name: "overlap", shows: "copies beside kernels on two streams, also a loader's; tensors freed while another stream reads them", limit: 2 * time.Minute, argv: "{bin}/gpu overlap"},
-	{name: "graphs", shows: "training steps as graphs beside eager ones, with sweeps and frees going on", limit: 2 * time.Minute, argv: "{bin}/gpu graphs"},
+	{name: "python", shows: "the same by Python, and copies concurrent with kernels on two streams", limit: 2 * time.Minute, argv: "{python} tests/gpu/copies.py"},
+	{name: "overlap", shows: "copies concurrent with kernels on two streams, also a loader's; tensors freed while another stream reads them", limit: 2 * time.Minute, argv: "{bin}/gpu overlap"},
+	{name: "graphs", shows: "training steps as graphs and eager, with concurrent sweeps and frees", limit: 2 * time.Minute, argv: "{bin}/gpu graphs"},
 }
 
 // pinned returns a copy of x in page-locked memory. PyTorch: Tensor.pin_memory.

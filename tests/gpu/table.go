@@ -39,8 +39,8 @@ var parts = []part{
 		{name: "cpp", shows: "the shim's C++ tests with the machine's libtorch", argv: "{bin}/cshim_test --gtest_brief=1", limit: 3 * time.Minute, read: readGTest},
 	}, goSteps()...)},
 	{name: "faults", shows: "Errors that lose the device, killed processes, two processes on one device", steps: faultSteps},
-	{name: "memory", shows: "Out-of-memory, peaks beside Python's, history, allocator options on real allocations", steps: memorySteps},
-	{name: "speed", shows: "Time beside C++ and Python", steps: speedSteps},
+	{name: "memory", shows: "Out-of-memory, peaks compared with Python's, history, allocator options on real allocations", steps: memorySteps},
+	{name: "speed", shows: "Time compared with C++ and Python", steps: speedSteps},
 	{name: "streams", shows: "Copies that overlap, pinned memory, several streams, graphs", steps: streamSteps},
-	{name: "nccl", shows: "NCCL beside a Go process", steps: ncclSteps},
+	{name: "nccl", shows: "NCCL and a concurrent Go process", steps: ncclSteps},
 }

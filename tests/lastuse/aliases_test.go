@@ -61,7 +61,7 @@ func TestAliases(t *testing.T) {
 	}
 }
 
-// large returns a file with a function of so many variables.
+// large returns a file with a function of n variables.
 func large(n int) string {
 	b := []byte("package main\n\nfunc large(k int, x T) (n int) {\n")
 	for range n {

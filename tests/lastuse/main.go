@@ -32,9 +32,9 @@ const (
 )
 
 func main() {
-	share := flag.Float64("share", 1, "of 20,000 programs")
-	seed := flag.Uint64("seed", 1, "of the generator")
-	fault := flag.String("fault", "", "a fault of the rewrite to notice: "+strings.Join(lastuse.Faults(), ", ")+"; all for each")
+	share := flag.Float64("share", 1, "share of 20,000 programs")
+	seed := flag.Uint64("seed", 1, "seed of the generator")
+	fault := flag.String("fault", "", "fault of the rewrite to detect: "+strings.Join(lastuse.Faults(), ", ")+"; all for each")
 	alone := flag.Bool("repository", false, "only run the tests of the module and of the repository")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

@@ -1,4 +1,4 @@
-// Memory measures the figures that Linstock documents about memory and prints them beside their targets:
+// Memory measures the figures that Linstock documents about memory and prints them with their targets:
 //
 //	go run ./tests/memory [--device cpu|cuda:0|fakecuda] [--quick] [figure…]
 //

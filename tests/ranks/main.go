@@ -2,8 +2,8 @@
 // with package dcp, after each step; at a random moment, also of a save, one of them is killed or stopped, is cut off the
 // network, is too slow, or cannot write. The others must end with an error that names it, within two seconds, or within
 // two seconds of the group's timeout if the process still exists. Then all are started again and continue from the
-// checkpoint. At the end of each job the weights must be those of a job without faults. Ranks that are cut off run in network
-// namespaces, which only root may make; for others there are none.
+// checkpoint. At the end of each job the weights must be those of a job without faults. Ranks that are cut off run in
+// network namespaces, which only root may make; other users skip them.
 //
 //	go run ./tests/ranks [-faults 1000] [-seed S] [-share F] [-only KIND]
 package main
@@ -20,7 +20,7 @@ import (
 )
 
 func main() {
-	child := flag.String("child", "", "be a rank that trains in this directory")
+	child := flag.String("child", "", "run as a rank that trains in this directory")
 	steps := flag.Int("steps", 6, "steps of a job")
 	plan := flag.String("fault", "", "of a rank: what fails, as KIND:PHASE:STEP")
 	faults := flag.Int64("faults", 1000, "number of faults")

@@ -21,9 +21,9 @@ func main() {
 	withinBandwidth := flag.Float64("within-bandwidth", 400, "GB/s of a rank within a node")
 	between := flag.Duration("between", 6*time.Microsecond, "latency between nodes")
 	betweenBandwidth := flag.Float64("between-bandwidth", 45, "GB/s of a rank between nodes")
-	jitter := flag.Float64("jitter", 0.01, "standard deviation of a rank's time to compute, as a part of it")
-	random := flag.Float64("random", 0.3, "the part of a latency that is random")
-	steps := flag.Int("steps", 3, "steps, whose mean is printed")
+	jitter := flag.Float64("jitter", 0.01, "standard deviation of a rank's compute time, as a fraction of it")
+	random := flag.Float64("random", 0.3, "random fraction of a latency")
+	steps := flag.Int("steps", 3, "number of steps to average")
 	seed := flag.Uint64("seed", 1, "seed of the noise")
 	flag.Parse()
 	seconds := time.Duration.Seconds

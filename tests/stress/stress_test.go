@@ -109,7 +109,7 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// TestNotSetUp tests that a device or a libtorch that is not there is one message, and not a failed round.
+// TestNotSetUp tests that a missing device or libtorch is one message, not a failed round.
 func TestNotSetUp(t *testing.T) {
 	run := func(want string, args ...string) {
 		t.Helper()

@@ -93,7 +93,7 @@ type result struct {
 }
 
 func main() {
-	share := flag.Float64("share", 1, "of every full count")
+	share := flag.Float64("share", 1, "share of every full count")
 	names := flag.String("rows", "", "run only these, separated by commas; all by default")
 	write := flag.Bool("write", false, "put the figures into docs/reliability.md")
 	flag.Parse()

@@ -8,8 +8,8 @@ import (
 	"os"
 )
 
-// Parse parses the flags of a command that takes no other arguments, which would end the flags unnoticed: it ends the
-// program if there are any.
+// Parse parses the flags of a command that takes no other arguments. It ends the program if there are any, since flags
+// after them would be ignored.
 func Parse() {
 	flag.Parse()
 	if err := NoArguments(flag.CommandLine); err != nil {
@@ -26,7 +26,7 @@ func NoArguments(f *flag.FlagSet) error {
 	return nil
 }
 
-// MakeDir makes a directory for results, if there is none, before the work that they take. It returns an error if no file
+// MakeDir makes a directory for results, if there is none, before the work begins. It returns an error if no file
 // can be made there.
 func MakeDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {

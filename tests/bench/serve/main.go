@@ -1,9 +1,9 @@
 // Command serve measures servers of one small network side by side: Linstock's package serve behind net/http, PyTorch
 // behind uvicorn, and libtorch behind cpp-httplib, each with dynamic batching and without. All have the same weights and
-// answer the same requests: a row of 32 floats as bytes, answered by 10. In each round all servers are started anew;
-// they take turns in a random order, with 1, 8 and 64 clients. A round's ratio compares turns with as many clients; the
-// table has the medians of the rounds, and the quartiles of the ratios. `make bench-serve` builds and runs it;
-// BENCH="-rounds 3" passes arguments.
+// answer the same requests: a row of 32 floats as bytes, answered by 10. Each round restarts all servers; they take
+// turns in a random order, with 1, 8 and 64 clients. A round's ratio compares turns with as many clients; the table has
+// the medians of the rounds, and the quartiles of the ratios. `make bench-serve` builds and runs it; BENCH="-rounds 3"
+// passes arguments.
 //
 // With -load URL it is a load generator: it posts the file -body from -clients connections for the time -turn.
 //
@@ -54,7 +54,7 @@ func main() {
 	load := flag.String("load", "", "only generate load for this URL")
 	n := flag.Int("clients", 64, "connections of -load")
 	body := flag.String("body", "", "file with the body of -load's requests")
-	arm := flag.String("arm", "", "be the Go server with the weights in this file")
+	arm := flag.String("arm", "", "run as the Go server with the weights in this file")
 	flag.Parse()
 	var err error
 	switch {

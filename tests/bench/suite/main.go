@@ -3,12 +3,12 @@
 // workloads.go; each workload is a function in the file of its group, here, in cpp/ and in py/.
 //
 // Each arm is a process of its own, and a round starts them all anew. Within a round the arms take turns of some tens of
-// milliseconds in a shuffled order, so that a machine which changes its speed changes it for all. The first 20 ms of a turn
-// are not timed: threads wake and caches fill, which is not part of steps that follow each other. A round's ratio is the
-// median over its turns; a figure is the median over the rounds with its quartiles.
+// milliseconds in a shuffled order, so that changes in the machine's speed affect all of them. The first 20 ms of a
+// turn are not timed: threads wake and caches fill, which is not part of steps that follow each other. A round's ratio
+// is the median over its turns; a figure is the median over the rounds with its quartiles.
 //
-// Results are kept in build/bench/suite/results.jsonl as they come. A run that was interrupted goes on where it was; with
-// other programs or settings it starts anew. `make bench-suite` builds and runs it; BENCH="-rounds 1 -only gpt" passes
+// Results are kept in build/bench/suite/results.jsonl as they come. An interrupted run continues where it stopped; with
+// other programs or settings it starts over. `make bench-suite` builds and runs it; BENCH="-rounds 1 -only gpt" passes
 // arguments.
 package main
 
@@ -39,13 +39,13 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 3, "rounds of turns, each with new processes")
 	flag.IntVar(&o.turns, "turns", 5, "turns of each arm in a round, after one that warms up")
 	flag.IntVar(&o.steps, "steps", 10, "steps whose losses are compared")
-	flag.StringVar(&o.only, "only", "", "only workloads whose name contains one of these, with a comma between")
-	flag.StringVar(&o.parts, "parts", "losses,speed,build", "what is measured; losses includes memory and start")
+	flag.StringVar(&o.only, "only", "", "only workloads whose name contains one of these, separated by commas")
+	flag.StringVar(&o.parts, "parts", "losses,speed,build", "what to measure; losses includes memory and start")
 	flag.BoolVar(&o.write, "write", false, "put the tables into docs/speed.md")
-	flag.BoolVar(&o.golden, "golden", false, "write the losses of C++ into losses.json, which the Go test reads, and end")
-	flag.BoolVar(&o.fresh, "fresh", false, "forget the results of a run that was interrupted")
+	flag.BoolVar(&o.golden, "golden", false, "write the losses of C++ into losses.json, which the Go test reads, and exit")
+	flag.BoolVar(&o.fresh, "fresh", false, "discard the results of an interrupted run")
 	threads := flag.Int("threads", 0, "threads an operator may use; 0: one, and all cores")
-	name := flag.String("arm", "", "be the Go arm for this workload")
+	name := flag.String("arm", "", "run as the Go arm for this workload")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), `Compares 21 workloads in Go, C++ and Python: losses, speed, memory, start, build time, size.
   make bench-suite [BENCH="FLAGS"]

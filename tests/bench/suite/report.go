@@ -260,7 +260,7 @@ func starts(list []workload, a arms, r *results) (titled, bool) {
 
 var marked = regexp.MustCompile(`(?s)<!-- suite -->\n.*<!-- end suite -->`)
 
-// processor returns the name of the processor, after " of ", or nothing where the system does not tell it.
+// processor returns " of " and the name of the processor, or "" if the system does not tell it.
 func processor() string {
 	info, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {

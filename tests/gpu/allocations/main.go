@@ -36,10 +36,10 @@ var (
 )
 
 func main() {
-	name := flag.String("device", "cuda:0", "where")
+	name := flag.String("device", "cuda:0", "device")
 	flag.StringVar(&python, "python", "python3", "the Python whose PyTorch has the memory viewer")
 	flag.StringVar(&dir, "dir", ".", "directory of the snapshot")
-	flag.IntVar(&times, "times", 64, "how many times the limit garbage makes in all")
+	flag.IntVar(&times, "times", 64, "total of garbage, as a multiple of the limit")
 	flag.Parse()
 	var err error
 	if device, err = tensor.ParseDevice(*name); err == nil {
