@@ -296,7 +296,7 @@ func (p *parser) number() (int64, error) {
 		n = n*10 + digit
 	}
 	if p.at == start || p.text[start] == '0' && p.at > start+1 {
-		return 0, malformed("no whole number in the header at byte %d", start)
+		return 0, malformed("no integer in the header at byte %d", start)
 	}
 	return n, nil
 }

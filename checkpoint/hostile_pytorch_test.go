@@ -165,7 +165,7 @@ func TestUnusualKeysOfPyTorch(t *testing.T) {
 				}
 			}
 		}
-		// One tensor twice is no contradiction.
+		// The same tensor twice is not a contradiction.
 		return load("}(" + str("a.b") + one + "q\x00" + str("a") + "}" + str("b") + "h\x00su.").Tensor("a.b").Err()
 	}); err != nil {
 		t.Error(err)
@@ -336,7 +336,7 @@ func TestArchivesWithoutChecksums(t *testing.T) {
 }
 
 // Views of one storage that are copies share one copy if they are loaded together, and are copies of their part if not.
-// Of a view of bools the bytes between its elements' first and last count, not those of the whole storage.
+// For a view of bools, only the bytes from its first to its last element count, not those of the whole storage.
 func TestCopiedViewsOfPyTorch(t *testing.T) {
 	leak.Check(t)
 	view := func(offset, n int64) string { return tensorOf("BoolStorage", "0", 64, offset, []int64{n}, []int64{1}) }

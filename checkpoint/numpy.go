@@ -85,7 +85,7 @@ func npyArray(r io.Reader, s *storage) (*stored, error) {
 	}
 	text := make([]byte, n)
 	if _, err := io.ReadFull(r, text); err != nil {
-		return nil, malformed("its header is cut")
+		return nil, malformed("its header is truncated")
 	}
 	t, err := npyHeader(string(text))
 	if err != nil {

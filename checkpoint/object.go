@@ -583,7 +583,7 @@ func optimizerState(v any) (s optim.State, err error) {
 		}
 	case map[string]any:
 		if len(state) != 0 {
-			return s, errors.New("its state is not by the numbers of parameters")
+			return s, errors.New("its state is not keyed by the numbers of parameters")
 		}
 	default:
 		return s, errors.New("it is not the state_dict() of an optimizer: it has no state")

@@ -196,7 +196,7 @@ func (p *pytorch) reduce(f any, args pickle.Tuple) (any, error) {
 		re, ok1 := number(at(0))
 		im, ok2 := number(at(1))
 		if !ok1 || !ok2 || len(args) != 2 {
-			return nil, malformed("a complex number of other values than two numbers")
+			return nil, malformed("a complex number that is not two numbers")
 		}
 		return complex(re, im), nil
 	case fnRebuildTensor, fnRebuildTensorV2, fnRebuildTensorV3:
@@ -303,7 +303,7 @@ func (p *pytorch) bytes(args pickle.Tuple) (any, error) {
 	}
 	text, ok := args[0].(string)
 	if !ok || len(args) > 1 && args[1] != "latin1" && args[1] != "latin-1" {
-		return nil, malformed("bytes of other values than text in latin1")
+		return nil, malformed("bytes that are not text in latin1")
 	}
 	if err := p.reader.Use(len(text)); err != nil {
 		return nil, err
@@ -456,7 +456,7 @@ func dims(v any) ([]int, error) {
 	for i, v := range values {
 		n, ok := v.(int64)
 		if !ok || n < 0 {
-			return nil, malformed("a shape or strides of other values than integers of at least 0")
+			return nil, malformed("a shape or strides that are not integers of at least 0")
 		}
 		out[i] = int(n)
 	}

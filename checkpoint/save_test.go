@@ -192,7 +192,7 @@ func TestShardedSaveSparesOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// It is no index, whatever its name is.
+	// It is not an index, whatever its name is.
 	if err := os.WriteFile(filepath.Join(dir, "other.index.json"), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -87,7 +87,7 @@ func (s *shards) load(dir string, weights map[string]string, settings settings) 
 	for _, name := range slices.Sorted(maps.Keys(weights)) {
 		base := weights[name]
 		if base != filepath.Base(base) || !filepath.IsLocal(base) || strings.ContainsAny(base, `/\`) {
-			return malformed("the file %s is not beside the index", quoted(base))
+			return malformed("the file %s is not in the directory of the index", quoted(base))
 		}
 		file := opened[base]
 		if file == nil {

@@ -112,13 +112,13 @@ func TestShardedFiles(t *testing.T) {
 		t.Errorf("metadata %v", m)
 	}
 	for want, text := range map[string]string{
-		"not beside the index": `{"weight_map":{"a":"../` + base + `"}}`,
-		"has no tensor":        `{"weight_map":{"x":"` + base + `"}}`,
-		"weight_map":           `{"metadata":{"total_size":1}}`,
-		`the file "none"`:      `{"weight_map":{"a":"none"}}`,
-		"the index":            `{"weight_map":{"a":3}}`,
-		"unexpected data":      `{"weight_map":{}} {}`,
-		"is not beside":        `{"weight_map":{"a":".."}}`,
+		"not in the directory":    `{"weight_map":{"a":"../` + base + `"}}`,
+		"has no tensor":           `{"weight_map":{"x":"` + base + `"}}`,
+		"weight_map":              `{"metadata":{"total_size":1}}`,
+		`the file "none"`:         `{"weight_map":{"a":"none"}}`,
+		"the index":               `{"weight_map":{"a":3}}`,
+		"unexpected data":         `{"weight_map":{}} {}`,
+		"is not in the directory": `{"weight_map":{"a":".."}}`,
 	} {
 		if err := os.WriteFile(index, []byte(text), 0o666); err != nil {
 			t.Fatal(err)

@@ -25,7 +25,7 @@ func TestUnreadableDirectory(t *testing.T) {
 	const nobody = 65534
 	scoped(t, func() {
 		x := tensor.Ones([]int{2})
-		if os.Geteuid() == 0 { // who may read it
+		if os.Geteuid() == 0 { // root may read it
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			if err := unix.Setfsuid(nobody); err != nil {

@@ -355,7 +355,7 @@ func clash(t reflect.Type, path string, within []reflect.Type, have map[string]s
 		name = cmp.Or(name, f.Name)
 		key := fmt.Sprint(name, slices.Contains(strings.Split(options, ","), "keyasint")) // a number is another key than a text
 		if other, ok := have[key]; ok {
-			return fmt.Errorf("the fields %s and %s of %v have one name, %q, and only one or none would be stored: give one another json tag",
+			return fmt.Errorf("the fields %s and %s of %v have the same name, %q, and only one or none would be stored: give one another json tag",
 				other, path+f.Name, within[0], name)
 		}
 		have[key] = path + f.Name

@@ -43,7 +43,7 @@ type GraphedCallable struct {
 func MakeGraphedCallables(layers []nn.Layer, samples []*tensor.Tensor, opts ...CaptureOption) ([]*GraphedCallable, error) {
 	const op = "MakeGraphedCallables"
 	if len(layers) == 0 || len(layers) != len(samples) {
-		return nil, refuse.Error(op, tensor.ErrArgument, "%d layers and %d samples: as many samples as layers are needed", len(layers), len(samples))
+		return nil, refuse.Error(op, tensor.ErrArgument, "%d layers and %d samples: one sample for each layer is needed", len(layers), len(samples))
 	}
 	for i, l := range layers {
 		if l == nil {

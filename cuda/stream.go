@@ -78,7 +78,7 @@ func NewStream(d tensor.Device, opts ...StreamOption) (*Stream, error) {
 		o.stream(&priority)
 	}
 	if priority > 0 || priority < -100 {
-		return nil, refuse.Error(op, tensor.ErrArgument, "priority %d: 0, or less for a higher priority, is needed", priority)
+		return nil, refuse.Error(op, tensor.ErrArgument, "priority %d: want 0, or less for a higher priority", priority)
 	}
 	s, err := cshim.StreamNew(word(d), priority)
 	if err != nil {

@@ -155,11 +155,11 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 	}
 	switch {
 	case !(o.bucketCapMB > 0) || o.bucketCapMB > 1<<40:
-		return nil, refuse.Error(op, tensor.ErrArgument, "buckets of %v MiB", o.bucketCapMB)
+		return nil, refuse.Error(op, tensor.ErrArgument, "BucketCapMB must be positive and at most 2^40, got %v", o.bucketCapMB)
 	case o.Compression < 0:
 		return nil, refuse.Error(op, tensor.ErrArgument, "gradients can be sent as Float16 or BFloat16")
 	case o.Compression == cshim.CompressPowerSGD && (o.PowerRank < 1 || o.PowerRank > math.MaxInt32 || o.PowerStart < 2 || !(o.PowerMinRate > 0) || !(o.PowerEpsilon >= 0)):
-		return nil, refuse.Error(op, tensor.ErrArgument, "PowerSGD with rank %d, start %d, rate %v, epsilon %v: at least 1, at least 2, positive and not negative numbers are needed",
+		return nil, refuse.Error(op, tensor.ErrArgument, "PowerSGD needs a rank of at least 1, a start of at least 2, a positive rate and an epsilon of at least 0, got %d, %d, %v and %v",
 			o.PowerRank, o.PowerStart, o.PowerMinRate, o.PowerEpsilon)
 	case ctx == nil:
 		return nil, refuse.Nil(op, "a context")

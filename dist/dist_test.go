@@ -499,7 +499,7 @@ func TestCheckCollectives(t *testing.T) {
 	}, dist.CheckCollectives(true))
 }
 
-// TestCheckCollectivesAfterSends tests that the ranks' different numbers of sends and receives are no mismatch.
+// TestCheckCollectivesAfterSends tests that different numbers of sends and receives on the ranks are not a mismatch.
 func TestCheckCollectivesAfterSends(t *testing.T) {
 	leak.Check(t)
 	ranks(t, 3, func(g *dist.Group) error {

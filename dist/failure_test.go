@@ -69,8 +69,8 @@ func TestAbsentSender(t *testing.T) {
 	}, dist.Timeout(time.Second))
 }
 
-// TestLateRanks tests that sends, receives, monitored barriers and compared collectives wait for a late rank as long as the
-// group's timeout, not as long as gloo connects.
+// TestLateRanks tests that sends, receives, monitored barriers and compared collectives wait for a late rank for the
+// group's timeout, not for gloo's connection timeout.
 func TestLateRanks(t *testing.T) {
 	leak.Check(t)
 	x := func() *tensor.Tensor { return tensor.Ones([]int{4}) }
@@ -336,7 +336,7 @@ func TestInitEnds(t *testing.T) {
 	}
 }
 
-// TestInitWithADeadRank tests that Init ends with its timeout if another rank has died after it came to the store.
+// TestInitWithADeadRank tests that Init ends with its timeout if another rank has died after it reached the store.
 func TestInitWithADeadRank(t *testing.T) {
 	leak.Check(t)
 	port := freePort(t)

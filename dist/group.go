@@ -232,7 +232,7 @@ func (g *Group) NewGroup(ctx context.Context, ranks []int, opts ...Option) (*Gro
 	sub := &Group{rank: -1, size: len(ranks), timeout: o.timeout, checked: o.checked, backend: o.backend, backends: o.backends}
 	for i, r := range ranks {
 		if r < 0 || r >= g.size || slices.Contains(ranks[:i], r) {
-			return nil, refuse.Error(op, tensor.ErrArgument, "ranks %v: different numbers in [0, %d) are needed", ranks, g.size)
+			return nil, refuse.Error(op, tensor.ErrArgument, "ranks %v: want distinct numbers in [0, %d)", ranks, g.size)
 		}
 		if r == g.rank {
 			sub.rank = i

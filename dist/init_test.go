@@ -93,7 +93,7 @@ func TestInitErrors(t *testing.T) {
 }
 
 // TestInitWithoutOthers tests that Init ends with its timeout, and names the store, if there is none at the address and
-// if a large job does not come to it.
+// if a large job does not reach it.
 func TestInitWithoutOthers(t *testing.T) {
 	leak.Check(t)
 	const host = "no-such-host.invalid:1234"

@@ -90,7 +90,7 @@ func (f *crossEntropy) read(op string, logits, targets *tensor.Tensor, opts []te
 		f.dim = 1
 	}
 	if _, n := chunk(f.classes, f.g.size, f.g.rank); n < 1 || logits.Size(f.dim) != n {
-		return refuse.Error(op, tensor.ErrArgument, "of %d classes, rank %d of %d has %d, got logits of shape %v", f.classes, f.g.rank, f.g.size, n, shape)
+		return refuse.Error(op, tensor.ErrArgument, "rank %d of %d has %d of %d classes, got logits of shape %v", f.g.rank, f.g.size, n, f.classes, shape)
 	}
 	if want := slices.Delete(slices.Clone(shape), f.dim, f.dim+1); !slices.Equal(targets.Shape(), want) {
 		return refuse.Error(op, tensor.ErrArgument, "logits of shape %v need targets of shape %v, got %v", shape, want, targets.Shape())
@@ -168,7 +168,7 @@ func (f *crossEntropy) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*
 
 func (f *crossEntropy) Backward(ctx *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
 	if tensor.GradEnabled() {
-		return nil, refuse.Error("LossParallel", tensor.ErrNotImplemented, "the loss has no gradient of its gradient")
+		return nil, refuse.Error("LossParallel", tensor.ErrNotImplemented, "the loss cannot be differentiated twice")
 	}
 	saved := ctx.Saved()
 	exp, total, own, other, factor := saved[0], saved[1], saved[2], saved[3], saved[4]

@@ -49,7 +49,7 @@ func NewDeviceMesh(ctx context.Context, g *Group, shape []int, names ...string) 
 	}
 	for i, name := range names {
 		if name == "" || slices.Contains(names[:i], name) {
-			return nil, refuse.Error(op, tensor.ErrArgument, "names %q: different ones are needed", names)
+			return nil, refuse.Error(op, tensor.ErrArgument, "the names %q must be distinct", names)
 		}
 	}
 	if len(names) != len(shape) {

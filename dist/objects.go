@@ -132,7 +132,7 @@ func RecvObject[T any](ctx context.Context, g *Group, src, tag int) (v T, from i
 			return err
 		}
 		if n[0] < 0 {
-			return refuse.Error(op, tensor.ErrArgument, "rank %d has sent a tensor, not by SendObject", from)
+			return refuse.Error(op, tensor.ErrArgument, "rank %d has sent a tensor without SendObject", from)
 		}
 		text := tensor.Zeros([]int{int(n[0])}, tensor.Uint8)
 		if err := g.rest(ctx, op, g.Recv(ctx, text, from, tag)); err != nil {

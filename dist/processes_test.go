@@ -183,8 +183,8 @@ func killedInBackward(opts ...dist.DDPOption) func(g *dist.Group) error {
 	}
 }
 
-// twoGroups fails the group of one DDP, and returns an error unless that of another, whose forward pass was later, goes on. The
-// second time there is a DDP of another group before the forward passes.
+// twoGroups fails the group of one DDP, and returns an error unless that of another, whose forward pass was later,
+// continues. The second time there is a DDP of another group before the forward passes.
 func twoGroups(g *dist.Group) error {
 	for range 2 {
 		var groups [2]*dist.Group
@@ -247,8 +247,8 @@ func equalReplicas(g *dist.Group, opts ...dist.DDPOption) error {
 	return want("differences", all.View(g.Size(), -1).Sub(mine).Abs().Max().View(1), 0)
 }
 
-// ofDead returns kind, or nil for any if the ranks compare their collectives: the barrier before does not say why a rank failed
-// to pass it.
+// ofDead returns kind, or nil for any if the ranks compare their collectives: the preceding barrier does not say why a
+// rank failed to pass it.
 func ofDead(kind error) error {
 	if os.Getenv("TORCH_DISTRIBUTED_DEBUG") == "DETAIL" {
 		return nil

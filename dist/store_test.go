@@ -228,7 +228,7 @@ func TestStoreErrors(t *testing.T) {
 	}
 }
 
-// TestFileOfAStoreIsIncomplete tests that a file with a part of a record, which libtorch would read for ever, is an error.
+// TestFileOfAStoreIsIncomplete tests that a file with a partial record, which libtorch would read forever, is an error.
 func TestFileOfAStoreIsIncomplete(t *testing.T) {
 	leak.Check(t)
 	path := filepath.Join(t.TempDir(), "store")
@@ -266,7 +266,7 @@ func TestFileOfAStoreIsIncomplete(t *testing.T) {
 	}
 }
 
-// TestSilentStore tests that the timeout and the context end the connection to what does not answer.
+// TestSilentStore tests that the timeout and the context end the connection to a store that does not answer.
 func TestSilentStore(t *testing.T) {
 	leak.Check(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -303,7 +303,7 @@ func TestStoppedHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	// The host is a relay that passes nothing on any more once it is stopped.
+	// The host is a relay that forwards nothing after it is stopped.
 	relay, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ func Check(m any) error {
 		return nilModule("Check")
 	default:
 		if !factsOf(v.Type()).module {
-			return refuse.Error("Check", tensor.ErrArgument, "a module is needed, a pointer to a struct as a rule, got %v", v.Type())
+			return refuse.Error("Check", tensor.ErrArgument, "a module is needed, usually a pointer to a struct, got %v", v.Type())
 		}
 	}
 	var c checker

@@ -417,7 +417,7 @@ func TripletMarginWithDistanceLoss(anchor, positive, negative *tensor.Tensor, di
 		return bad
 	}
 	if a, p, n := anchor.Dim(), positive.Dim(), negative.Dim(); a != p || p != n {
-		return refuse.Tensor(op, tensor.ErrArgument, "anchor, positive and negative must have as many dimensions, got %d, %d and %d", a, p, n)
+		return refuse.Tensor(op, tensor.ErrArgument, "anchor, positive and negative must have the same number of dimensions, got %d, %d and %d", a, p, n)
 	}
 	if distance == nil {
 		distance = func(a, b *tensor.Tensor) *tensor.Tensor { return a.PairwiseDistance(b) }
@@ -497,7 +497,7 @@ func (l *Loss) Err() error {
 }
 
 // Forward returns the loss: a scalar, or the losses of the elements with tensor.ReduceNone. It takes the tensors that
-// the loss function takes, as a rule a prediction and a target.
+// the loss function takes, usually a prediction and a target.
 func (l *Loss) Forward(x *tensor.Tensor, more ...*tensor.Tensor) *tensor.Tensor {
 	if err := l.Err(); err != nil {
 		return tensor.Failed(err)

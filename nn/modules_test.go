@@ -380,8 +380,8 @@ func TestWidthsOfAttention(t *testing.T) {
 	}
 }
 
-// TestProjectionsOfAttention tests that MultiheadAttention rounds as torch.nn.functional.multi_head_attention_forward does: it
-// projects (L, N, E) as it is, and keys that are the values with one product.
+// TestProjectionsOfAttention tests that MultiheadAttention rounds as torch.nn.functional.multi_head_attention_forward
+// does: it projects (L, N, E) without transposing it, and keys that are the values with one product.
 func TestProjectionsOfAttention(t *testing.T) {
 	leak.Check(t)
 	const heads, each = 4, 8
@@ -516,7 +516,7 @@ func TestCausalWithMask(t *testing.T) {
 		}
 		y, weights := m.AttendWeights(x, x, x, nn.Masks{Attn: none.Narrow(0, 0, 1), Causal: true}, true)
 		if y.Err() == nil || weights.Err() == nil {
-			t.Error("a mask of another shape is no error")
+			t.Error("a mask of another shape is not an error")
 		}
 		return nil
 	})
@@ -547,7 +547,7 @@ func TestUnknownReductions(t *testing.T) {
 	}
 }
 
-// TestWeightsFit tests that the losses of elements refuse weights of another shape, and take a nil Weight for none.
+// TestWeightsFit tests that the losses of elements refuse weights of another shape, and treat a nil Weight as none.
 func TestWeightsFit(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
@@ -644,8 +644,8 @@ func TestAdaptiveWithoutFeatures(t *testing.T) {
 	}
 }
 
-// TestCircularPadOfACrop tests that circular padding continues what the other side's crop leaves, and refuses more, of which
-// libtorch returns memory as it was.
+// TestCircularPadOfACrop tests that circular padding continues what the other side's crop leaves, and refuses more, for
+// which libtorch returns uninitialized memory.
 func TestCircularPadOfACrop(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
@@ -681,8 +681,8 @@ func TestCircularPadOfACrop(t *testing.T) {
 	}
 }
 
-// TestMarginLossesOfNothing tests that MultiMarginLoss and MultiLabelMarginLoss refuse to sum an empty batch, of which
-// libtorch returns memory as it was.
+// TestMarginLossesOfNothing tests that MultiMarginLoss and MultiLabelMarginLoss refuse to sum an empty batch, for which
+// libtorch returns uninitialized memory.
 func TestMarginLossesOfNothing(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {

@@ -176,7 +176,7 @@ func TestPipeFreesIntermediates(t *testing.T) {
 	}
 }
 
-// withPeak returns the result of f, and how many bytes of the CPU were live at most meanwhile beside those before.
+// withPeak returns the result of f, and the peak of the CPU's live bytes meanwhile, less those before.
 func withPeak(f func() *tensor.Tensor) (y *tensor.Tensor, peak int64, err error) {
 	before, err := vram.Stats(vram.CPU)
 	if err != nil {

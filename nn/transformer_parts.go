@@ -358,7 +358,7 @@ func (c *KVCache) Update(keys, values *tensor.Tensor) (allKeys, allValues *tenso
 		return fail(refuse.Error(op, tensor.ErrArgument, "keys and values must be (%d, %d, T, %d), got %v and %v", want[0], want[1], want[3], shape, values.Shape()))
 	}
 	if shape[2] > want[2]-c.used {
-		return fail(refuse.Error(op, tensor.ErrArgument, "%d tokens do not fit behind %d of at most %d", shape[2], c.used, want[2]))
+		return fail(refuse.Error(op, tensor.ErrArgument, "%d tokens do not fit after %d of at most %d", shape[2], c.used, want[2]))
 	}
 	if tensor.GradEnabled() && (keys.RequiresGrad() || values.RequiresGrad()) {
 		return fail(refuse.Error(op, tensor.ErrArgument, "the keys or values require gradients, which a cache does not record: generate in autograd.NoGrad, or use Detach"))

@@ -286,7 +286,7 @@ func TestFunctionalCall(t *testing.T) {
 	}
 }
 
-// guarded is a layer of a user with a mutex of its own.
+// guarded is a user-defined layer with its own mutex.
 type guarded struct {
 	Inner *nn.Linear
 	Hooks nn.Hooked `nn:"-"`
@@ -1013,8 +1013,8 @@ func TestLoRA(t *testing.T) {
 	}
 }
 
-// TestComputedBuffers tests that a buffer that is computed and not saved stays right when a model is converted, leaves the
-// meta device, or is loaded.
+// TestComputedBuffers tests that a buffer that is computed and not saved stays correct when a model is converted,
+// leaves the meta device, or is loaded.
 func TestComputedBuffers(t *testing.T) {
 	leak.Check(t)
 	type rotated struct {

@@ -283,10 +283,10 @@ type saver struct {
 }
 
 // Save writes state to the directory dir, as the package documentation says. All ranks of g call it with the same dir; g
-// may be nil for one process without a group. If there is a checkpoint at dir, it is replaced. A directory that contains
-// anything else, or in which a rank's process is, is an error. Tensors of the same name must have the same dtype and
-// whole shape on all ranks, and the ranks' shards must cover it. After an error dir has what it had before, or, if the
-// error is a *dist.PeerError, maybe the new checkpoint. PyTorch: torch.distributed.checkpoint.save.
+// may be nil for one process without a group. If there is a checkpoint at dir, it is replaced. It is an error if dir
+// contains anything else or the current directory of a rank's process. Tensors of the same name must have the same
+// dtype and whole shape on all ranks, and the ranks' shards must cover it. After an error dir has what it had before,
+// or, if the error is a *dist.PeerError, maybe the new checkpoint. PyTorch: torch.distributed.checkpoint.save.
 func Save(ctx context.Context, g *dist.Group, dir string, state State) error {
 	s, err := begin(ctx, "dcp.Save", g, dir, state, false)
 	if err != nil {
@@ -302,9 +302,9 @@ type Saving struct {
 }
 
 // SaveAsync copies what this rank has to write to the CPU's memory, writes Parts, and returns; a goroutine writes the
-// tensors. It ends when the checkpoint is saved, or with an error. Until then g must not be used for anything else: give it
-// a group of its own, from NewGroup, whose timeout is longer than a rank may write. Until then, another save to dir is
-// an error. If ctx ends before, the group is aborted. PyTorch: torch.distributed.checkpoint.async_save.
+// tensors. It ends when the checkpoint is saved, or with an error. Until then g must not be used for anything else, and
+// another save to dir is an error: give it a group of its own, from NewGroup, whose timeout is longer than a rank may
+// write. If ctx ends before, the group is aborted. PyTorch: torch.distributed.checkpoint.async_save.
 func SaveAsync(ctx context.Context, g *dist.Group, dir string, state State) (*Saving, error) {
 	s, err := begin(ctx, "dcp.SaveAsync", g, dir, state, true)
 	if err != nil {
@@ -641,7 +641,7 @@ func load(ctx context.Context, op, dir string, state State) (err error) {
 func oneDir(plans []plan) error {
 	for r, p := range plans {
 		if p.Dir != plans[0].Dir {
-			return fmt.Errorf("rank 0 saves to %q and rank %d to %q: one directory is needed", plans[0].Dir, r, p.Dir)
+			return fmt.Errorf("rank 0 saves to %q and rank %d to %q: want one directory", plans[0].Dir, r, p.Dir)
 		}
 	}
 	return nil

@@ -137,7 +137,7 @@ func wholes() map[string]*tensor.Tensor {
 	}
 }
 
-// divided returns this rank's shards of wholes: rows, columns and tiles. Of empty ones there are only the shapes.
+// divided returns this rank's shards of wholes: rows, columns and tiles. Empty ones have only shapes.
 func divided(g *dist.Group, empty bool) []dcp.Shard {
 	n, r := max(1, g.Size()), max(0, g.Rank())
 	var all []dcp.Shard
@@ -231,7 +231,7 @@ func TestReshard(t *testing.T) {
 	}
 }
 
-// tidy fails the test if there is something beside dir.
+// tidy fails the test if there is anything next to dir.
 func tidy(t *testing.T, dir string) {
 	t.Helper()
 	if around, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(around) != 1 {
