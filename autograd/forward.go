@@ -16,9 +16,9 @@ import (
 //		…
 //	})
 //
-// Operators compute the tangents of their results beside the results, with or without the recording of gradients, but not
-// in inference mode. Tangents exist only on this goroutine, which is locked to its OS thread meanwhile, and end with the
-// level, also if f panics; a tensor that has lost its tangent is an ordinary one.
+// Operators compute the tangents of their results together with the results, with or without the recording of
+// gradients, but not in inference mode. Tangents exist only on this goroutine, which is locked to its OS thread
+// meanwhile, and end with the level, also if f panics; a tensor that has lost its tangent is an ordinary one.
 //
 // libtorch has one level for the process. DualLevel therefore waits until the levels of other goroutines have ended: f must
 // not wait for a goroutine that enters one. A level within a level is an error. Apply, and operators without a forward

@@ -219,7 +219,7 @@ func VJP(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tenso
 		return nil, nil, err
 	}
 	if s.forward {
-		return nil, nil, refuse.Error(s.op, tensor.ErrArgument, "VJP goes backward and has no ForwardMode")
+		return nil, nil, refuse.Error(s.op, tensor.ErrArgument, "VJP differentiates backward and has no ForwardMode")
 	}
 	return s.run(f, inputs, false, func(in []*tensor.Tensor, y *tensor.Tensor) ([]*tensor.Tensor, error) {
 		vs, err := s.shaped("output", vs, []*tensor.Tensor{y})

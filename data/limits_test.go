@@ -98,7 +98,7 @@ func TestHugeSizes(t *testing.T) {
 		}
 	}
 
-	// These take memory for what is read only. The samples of a loader are their own numbers.
+	// These take memory only for what is read. The samples of a loader are their own numbers.
 	numbered := must(data.NewSamples(math.MaxInt, nil, nil, func(i int, x, _ []float64) error { x[0] = float64(i); return nil }))
 	batched := must(data.NewBatchSampler(sequential, 1, false))
 	for name, c := range map[string]struct {

@@ -12,7 +12,8 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// TestSchedulesAtTheEdges tests schedules where rounding or a metric leaves the usual range: training goes on, as in PyTorch.
+// TestSchedulesAtTheEdges tests schedules where rounding or a metric leaves the usual range: training continues, as in
+// PyTorch.
 func TestSchedulesAtTheEdges(t *testing.T) {
 	leak.Check(t)
 	p := tensor.Ones([]int{2}).RequiresGrad_()
@@ -41,7 +42,7 @@ func TestSchedulesAtTheEdges(t *testing.T) {
 		}
 		return rates
 	}
-	// The last factor is 0 but for rounding, below 0 here.
+	// The last factor would be 0 without rounding; here it is below 0.
 	if rates := train(optim.LinearLR(1.0/3, 0, 5), 7); math.Abs(rates[5]) > 1e-15 {
 		t.Errorf("LinearLR to 0: %v", rates)
 	}

@@ -363,10 +363,10 @@ func MasterWeights(on ...bool) Option {
 }
 
 // StochasticRounding trains the bfloat16 parameters of the group without float32 copies: a step computes in float32, with
-// state in float32, and rounds each element to one of the two bfloat16 numbers beside it at random, up with the probability
-// (value - lower) / (upper - lower). The mean of the result is the value, so updates too small for bfloat16 add up on
-// average. Rounding to nearest would drop them. It draws from the generator of the parameters' device. Other parameters do
-// not change. It cannot be combined with MasterWeights. PyTorch has no such option.
+// state in float32, and rounds each element to one of the two nearest bfloat16 numbers at random, up with the
+// probability (value - lower) / (upper - lower). The mean of the result is the value, so updates too small for bfloat16
+// add up on average. Rounding to nearest would drop them. It draws from the generator of the parameters' device. Other
+// parameters do not change. It cannot be combined with MasterWeights. PyTorch has no such option.
 func StochasticRounding(on ...bool) Option {
 	return flag("StochasticRounding", on, func(g *Group) *bool { return &g.StochasticRounding })
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // TestLowPrecision compares steps of parameters of 16 bits, of sizes below, at and above those of vector registers, with
-// steps in float32: libtorch's kernels for lists and its fused kernels have code of its own for each.
+// steps in float32: libtorch's kernels for lists and its fused kernels have separate code for each.
 func TestLowPrecision(t *testing.T) {
 	leak.Check(t)
 	for name, make := range map[string]constructor{

@@ -764,7 +764,7 @@ func TestEmptyGroup(t *testing.T) {
 	again.ZeroGrad()
 }
 
-// A state stays what it was when the optimizer's own is dropped, so that it can be loaded again.
+// A state does not change when the optimizer drops its own, so that it can be loaded again.
 func TestStateDictOutlivesState(t *testing.T) {
 	leak.Check(t)
 	p := ones(tensor.Float32)

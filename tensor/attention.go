@@ -41,7 +41,7 @@ func (c *choice) enter(op string) error {
 	defer choices.Unlock()
 	for _, other := range choices.open {
 		if other.thread != c.thread && !slices.Equal(other.backends, c.backends) {
-			return refused(op, ErrArgument, "another goroutine computes with the backends %v: the choice is one of the process, so regions that are open at a time must agree",
+			return refused(op, ErrArgument, "another goroutine computes with the backends %v: the choice applies to the whole process, so concurrent regions must agree",
 				other.backends)
 		}
 	}

@@ -171,7 +171,7 @@ func TestRemoveHookOfAnotherList(t *testing.T) {
 	})
 }
 
-// TestFirstHookDuringAPass tests that the first hook of a tensor that is no leaf is refused while another goroutine's pass
+// TestFirstHookDuringAPass tests that the first hook of a non-leaf tensor is refused while another goroutine's pass
 // may run its grad_fn, and no other one.
 func TestFirstHookDuringAPass(t *testing.T) {
 	begin(t)
@@ -575,8 +575,8 @@ func TestLeaves(t *testing.T) {
 	})
 }
 
-// TestLeafWhoseBaseChanges tests a view that a write to its base connects to the graph: it is no leaf then, although libtorch
-// makes its grad_fn only when it is asked for.
+// TestLeafWhoseBaseChanges tests a view that a write to its base connects to the graph: it is then not a leaf, although
+// libtorch makes its grad_fn only when it is asked for.
 func TestLeafWhoseBaseChanges(t *testing.T) {
 	begin(t)
 	scoped(t, func() {

@@ -1091,7 +1091,7 @@ func callByName(name string, unchecked bool, args []any) ([]any, error) {
 		return nil, err
 	}
 	if o.internal && !unchecked {
-		return nil, refused(name, ErrArgument, "the operator is internal to libtorch and does not check its arguments: wrong ones may end the process; tensor.CallUnchecked calls it all the same")
+		return nil, refused(name, ErrArgument, "the operator is internal to libtorch and does not check its arguments: wrong ones may end the process; tensor.CallUnchecked calls it anyway")
 	}
 	var c call
 	c.begin(o)

@@ -36,7 +36,7 @@ func adamStep(how handle.Adam, params, avgs, sqs, maxs, steps []*Tensor) error {
 }
 
 // roundStochastic rounds from, a float32 tensor, to bfloat16 into to, which has the same shape and device. Each element
-// becomes one of the two numbers beside it at random, so that the mean is the value.
+// becomes one of the two nearest numbers at random, so that the mean is the value.
 func roundStochastic(to, from *Tensor) error {
 	const op = "StochasticRounding"
 	p, err := pinAll(op, []*Tensor{to, from}, false)

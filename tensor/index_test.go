@@ -121,7 +121,7 @@ func TestIndexGolden(t *testing.T) {
 	runs, onDevice := 0, testdevice.On && testDevice() != CPU
 	for n, c := range cases {
 		if onDevice && c.Out.Error == "IndexError" && slices.ContainsFunc(c.Idx, func(e json.RawMessage) bool { return bytes.Contains(e, []byte(`"t"`)) }) {
-			continue // the kernel's check would end the use of the device
+			continue // the kernel's check would make the device unusable
 		}
 		if onDevice && c.Set != nil && slices.ContainsFunc(c.Idx, repeats) {
 			continue // which of the values is written is not determined
@@ -499,8 +499,8 @@ func TestSetIndexOfSharedMemory(t *testing.T) {
 	}
 }
 
-// TestSetIndexNumberRange tests which numbers SetIndex rejects because t's dtype does not have them: PyTorch checks the
-// range when it fills several elements, a mask or one index, but not when it fills one element or several indices.
+// TestSetIndexNumberRange tests which numbers SetIndex rejects because t's dtype cannot represent them: PyTorch checks
+// the range when it fills several elements, a mask or one index, but not when it fills one element or several indices.
 func TestSetIndexNumberRange(t *testing.T) {
 	begin(t)
 	scoped(t, func() {

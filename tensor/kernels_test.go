@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestMedianOfExpanded tests medians along an expanded dimension, which libtorch computes from other elements, against
+// TestMedianOfExpanded tests medians along an expanded dimension, which libtorch computes from wrong elements, against
 // those of a copy: values, indices and gradients.
 func TestMedianOfExpanded(t *testing.T) {
 	begin(t)
@@ -296,8 +296,8 @@ func TestAttentionOfZeros(t *testing.T) {
 	})
 }
 
-// TestInPlaceOfItself tests operators in place with an argument in the memory that they write to. libtorch makes nodes of
-// them that refer to themselves, so that they are never freed, and refuses the backward pass.
+// TestInPlaceOfItself tests operators in place with an argument in the memory that they write to. libtorch makes nodes
+// that refer to themselves, so that they are never freed, and refuses the backward pass.
 func TestInPlaceOfItself(t *testing.T) {
 	begin(t)
 	call := func(op string, args ...any) func(x *Tensor) {

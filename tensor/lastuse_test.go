@@ -14,7 +14,7 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// Of two last uses at the same time, one releases the tensor and is named.
+// If two last uses run at the same time, one releases the tensor and is named.
 func TestTwoLastUsesAtOnce(t *testing.T) {
 	leak.Check(t)
 	const n = 3000

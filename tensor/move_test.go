@@ -92,7 +92,7 @@ func TestMovesAtOnce(t *testing.T) {
 	}
 }
 
-// Errors that nobody has read reach the enclosing scope from Tidy, TidyAll, and scopes that were not closed.
+// Unread errors reach the enclosing scope from Tidy, TidyAll, and scopes that were not closed.
 func TestUnreadErrorsReachTheScope(t *testing.T) {
 	begin(t)
 	fail := func() { Zeros([]int{3}).Add_(Ones([]int{4})) }

@@ -344,8 +344,8 @@ func TestInternalOperators(t *testing.T) {
 	}
 }
 
-// TestUnknownModes tests that GridSampler rejects modes that do not exist, with which libtorch leaves the result's memory
-// as it is.
+// TestUnknownModes tests that GridSampler rejects modes that do not exist, for which libtorch returns uninitialized
+// memory.
 func TestUnknownModes(t *testing.T) {
 	begin(t)
 	scoped(t, func() {
@@ -364,8 +364,8 @@ func TestUnknownModes(t *testing.T) {
 	})
 }
 
-// TestUnknownReductions tests that losses reject reductions that do not exist, which libtorch takes for others or for bugs
-// of its own.
+// TestUnknownReductions tests that losses reject reductions that do not exist, which libtorch treats as others or as
+// internal errors.
 func TestUnknownReductions(t *testing.T) {
 	begin(t)
 	scoped(t, func() {
@@ -382,7 +382,7 @@ func TestUnknownReductions(t *testing.T) {
 	})
 }
 
-// TestAbsentDevices tests that the error for a device of a type that this machine has none of says so. libtorch's says that
+// TestAbsentDevices tests that the error for a device of a type that this machine lacks says so. libtorch's says that
 // an operator has no kernel for it.
 func TestAbsentDevices(t *testing.T) {
 	begin(t)

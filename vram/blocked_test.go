@@ -18,7 +18,7 @@ import (
 type object struct{ _ *object }
 
 // A program's own reclaimers, cleanups and finalizers may wait for a mutex that the allocating goroutine holds,
-// or for ever. Unreachable tensors are freed without them, and an allocation that then fits does not fail.
+// or forever. Unreachable tensors are freed without them, and an allocation that then fits does not fail.
 func TestFreeingDoesNotWaitForTheProgram(t *testing.T) {
 	unreachable := func(i, n int, attach func(*object)) {
 		if i%500 == 0 {
@@ -131,8 +131,8 @@ func TestAnErrorNamesAReclaimerThatBlocks(t *testing.T) {
 	}
 }
 
-// A finalizer that blocks delays one failure: the cleanup functions that other collections call do not pass for it, neither
-// while a sweep waits for it nor later.
+// A finalizer that blocks delays one failure: the cleanup functions that other collections call are not mistaken for
+// it, neither while a sweep waits for it nor later.
 func TestABlockedFinalizerStaysKnown(t *testing.T) {
 	leak.Check(t)
 	x := tensor.Empty([]int{1}) // each collection calls a function if a tensor is outside scopes

@@ -61,9 +61,9 @@ type Decision struct {
 	// Sweep is the sweep to run now. If another goroutine already sweeps, that sweep is the answer, and Wait holds until
 	// it has ended.
 	Sweep Depth
-	// Again asks the policy again when so many more bytes are live; at least 1 MiB.
+	// Again asks the policy again when this many more bytes are live; at least 1 MiB.
 	Again int64
-	// Total asks the policy again when so many more bytes have been allocated, even if they were freed; 0: never.
+	// Total asks the policy again when this many more bytes have been allocated, even if they were freed; 0: never.
 	Total int64
 	// Wait is how many more bytes may be live before an allocation waits. The policy is then asked with its exact size
 	// (State.Largest). The allocation proceeds when the policy decides on no sweep, and after 250 ms at the latest. 0:

@@ -757,7 +757,7 @@ func (p panicking) Decide(s vram.State) vram.Decision {
 	return d
 }
 
-// A policy that panics leaves the decision to Paced, and no lock is held afterwards.
+// If a policy panics, Paced decides, and no lock is held afterwards.
 func TestPolicyPanics(t *testing.T) {
 	leak.Check(t)
 	limit(t, 50*mib)
@@ -836,7 +836,7 @@ func TestCollectionsBesideSweeps(t *testing.T) {
 	ok(t, vram.Collect())
 }
 
-// What another goroutine is freeing is not out of memory.
+// Memory that another goroutine is freeing does not count as exhausted.
 func TestFreesBesideSweeps(t *testing.T) {
 	leak.Check(t)
 	defer vram.SetPolicy(vram.SetPolicy(vram.Off{}))

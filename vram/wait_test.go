@@ -13,7 +13,7 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// busy starts goroutines that allocate and free small tensors in scopes all the time, until the function that it returns is
+// busy starts goroutines that continuously allocate and free small tensors in scopes, until the returned function is
 // called.
 func busy(t *testing.T, n int) (stop func()) {
 	var stopped atomic.Bool
@@ -44,7 +44,7 @@ func busy(t *testing.T, n int) (stop func()) {
 	}
 }
 
-// What other goroutines allocate and free in small pieces makes no room: the reclaimers are called.
+// Small allocations and frees of other goroutines make no room: the reclaimers are called.
 func TestReclaimerBesideBusyGoroutines(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)

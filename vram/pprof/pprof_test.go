@@ -11,7 +11,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/leak"
 )
 
-// TestWriteTimeout tests that a profile of a time is answered by a server whose answers have less.
+// TestWriteTimeout tests that a server serves a profile that takes longer than its WriteTimeout.
 func TestWriteTimeout(t *testing.T) {
 	leak.Check(t)
 	s := httptest.NewUnstartedServer(Handler())
