@@ -16,13 +16,13 @@ endif
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## install libtorch $(TORCH) and compile the shim (ends at once when done before)
+setup: ## install libtorch $(TORCH) and compile the shim (does nothing if this is done)
 	@$(GO) run ./cmd/linstock setup
 
 doctor: ## report what is installed and how to fix what is missing
 	@$(GO) run ./cmd/linstock doctor
 
-demo: setup ## train a small GPT on the Go toolchain's source text, then let it write
+demo: setup ## train a small GPT on the Go toolchain's source text, then generate text
 	@mkdir -p build
 	@$(GO) build -o build/chargpt ./examples/chargpt
 	@build/chargpt -out runs/chargpt
@@ -40,7 +40,7 @@ demo-dist: setup ## train the GPT with four processes on this machine
 test: setup ## the checks and tests of CI (less than 20 minutes); TIERS="lint go" runs some of them
 	@tests/run.sh $(TIERS)
 
-bench-setup: setup ## Python's PyTorch in an environment of its own, for the benchmarks to compare with
+bench-setup: setup ## install Python's PyTorch in its own environment, for comparison in the benchmarks
 	@tests/bench/setup.sh $(TORCH)
 
 bench: setup ## speed and memory side by side with C++ and Python, in shuffled rounds
@@ -52,22 +52,22 @@ bench-peak: setup ## peak memory, and what keeping it low costs, side by side wi
 	@$(GO) run ./cmd/linstock go build -o build/bench/linstock-bench-peak-lastuse ./tests/bench/peak
 	@build/bench/linstock-bench-peak -lastuse build/bench/linstock-bench-peak-lastuse $(BENCH)
 
-bench-serve: setup ## servers of one network beside uvicorn with PyTorch and cpp-httplib with libtorch: requests/s, p50, p99
+bench-serve: setup ## servers of one network compared with uvicorn and PyTorch, and cpp-httplib and libtorch: requests/s, p50, p99
 	@tests/bench/serve/run.sh $(BENCH)
 
 bench-suite: setup ## 21 workloads in Go, C++ and Python: losses, speed, memory, start (docs/speed.md; BENCH=-help)
 	@tests/bench/suite/run.sh $(BENCH)
 
-generate: setup ## write the generated files anew from internal/opgen/ops.txt
+generate: setup ## regenerate the files made from internal/opgen/ops.txt
 	@$(GO) run ./internal/opgen
 
-golden: ## make the golden data anew with the PyTorch of bench-setup
+golden: ## regenerate the golden data with the PyTorch of bench-setup
 	@for script in tests/golden/*.py tests/crashhunt/record.py examples/*/twin.py; do echo "$$script"; build/pytorch/bin/python "$$script" || exit 1; done
 
 gpu-kit: ## build/gpu-kit: the tests and measurements for a machine with a GPU, in at most 60 MiB (docs/gpu.md)
 	@tests/gpu/build.sh $(or $(KIT_TORCH),2.11.0)
 
-figures: setup ## the figures of memory beside their targets (half an hour; FIGURES="--quick loop" for some, "--device fakecuda")
+figures: setup ## memory figures and their targets (half an hour; FIGURES="--quick loop" for some, "--device fakecuda")
 	@eval "$$(go run ./cmd/linstock env)" && go run ./tests/memory $(FIGURES)
 
 verify: setup ## every line of the scorecard in docs/reliability.md, in full (nearly three hours; VERIFY="-rows storm" for some)
@@ -77,7 +77,7 @@ fmt: ## format Go and C++
 	gofmt -w $$(git ls-files '*.go')
 	@if [ -x build/tools/bin/clang-format ]; then build/tools/bin/clang-format --style=file:cshim/.clang-format -i $$(git ls-files 'cshim/*.cpp' 'cshim/*.h' 'cshim/*.c' 'tests/*.cpp' 'tests/*.h' 'tests/*.c' | grep -v '_gen\.'); fi
 
-lint: setup ## what CI demands of the sources
+lint: setup ## the checks of the sources that CI runs
 	@tests/run.sh lint
 
 clean: ## remove what was built in this checkout; the cache stays (linstock env tells where)
