@@ -181,12 +181,12 @@ func (s *shards) close() error {
 //	DIR/model.safetensors.index.json
 //
 // DIR is created if necessary. The files contain the tensors in the order of their names. Other programs see the old or
-// the complete new checkpoint, also after a crash or an error, for example because the disk is full: the new files have
-// names that no other file has, model-2-00001-of-00003.safetensors in the second save to DIR, and then the new index
-// replaces the old one. After that the files model-XXXXX-of-YYYYY.safetensors and model-N-XXXXX-of-YYYYY.safetensors
-// that no index in DIR (*.index.json) lists, of earlier saves, are removed; a crash can leave them until the next
-// SaveSharded. Only one process may save to a directory at a time. An older model.safetensors in DIR is left, and
-// Hugging Face's libraries load it instead of the index: remove it.
+// the complete new checkpoint, even after a crash or an error such as a full disk. The new files have names that no
+// other file has, model-2-00001-of-00003.safetensors in the second save to DIR, and then the new index replaces the old
+// one. After that the files model-XXXXX-of-YYYYY.safetensors and model-N-XXXXX-of-YYYYY.safetensors that no index in
+// DIR (*.index.json) lists, of earlier saves, are removed; a crash can leave them until the next SaveSharded. Only one
+// process may save to a directory at a time. An older model.safetensors in DIR is left, and Hugging Face's libraries
+// load it instead of the index: remove it.
 //
 // Python: huggingface_hub.save_torch_state_dict.
 func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[string]string, maxBytes int64) error {

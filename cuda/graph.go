@@ -118,8 +118,8 @@ func settings(op string, d tensor.Device, c capture, opts []CaptureOption) (*cap
 func IsCurrentStreamCapturing() bool { return cshim.Load() == nil && cshim.GraphCapturing() }
 
 // Capture records the work that f gives to d, without running it, and returns it as a graph. f runs once, in a scope of
-// its own: tensors that are to be read after a replay are kept (Tensor.Keep). f may use other streams that wait for the
-// current one (Stream.WaitStream), and that the current one waits for in the end. Options: Warmup, On, Pool.
+// its own: keep tensors that are read after a replay (Tensor.Keep). f may use other streams if they wait for the
+// current one (Stream.WaitStream) and the current one waits for them in the end. Options: Warmup, On, Pool.
 //
 // Capture begins with vram.Collect, because the autograd graph of an eager step refers to that step's stream. One that the
 // program still holds can make the capture of a backward pass fail. In an autocast region, f casts weights each time

@@ -475,7 +475,7 @@ func (l *Loader) body(p *plan, i int, tensors []*tensor.Tensor, last bool, yield
 	}
 	defer func() {
 		closeErr := scope.Close()
-		// After the loop was left, errors cannot be reported any more.
+		// After the loop has ended, errors can no longer be reported.
 		if more && err == nil {
 			err = closeErr
 		}

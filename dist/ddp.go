@@ -451,7 +451,7 @@ func (d *DDP) beginPass() {
 	d.pass.Store(d.g.record(true, "Backward of a DDP"))
 }
 
-// check returns an error if d cannot be used any more.
+// check returns an error if d can no longer be used.
 func (d *DDP) check(op string) error { return d.use(op, func(cshim.Reducer) error { return nil }) }
 
 // use calls f with the native reducer, which Close does not free meanwhile.

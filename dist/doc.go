@@ -139,7 +139,7 @@
 // [NewDeviceMesh] makes the groups for combinations of them.
 //
 //  23. Their collectives, and those of divided layers, are parts of Step, Forward and Backward, which all ranks of the group call
-//     in the same order. If one of them fails on a rank, the group cannot be used any more.
+//     in the same order. If one of them fails on a rank, the group can no longer be used.
 //
 // # Failures
 //

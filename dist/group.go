@@ -252,7 +252,7 @@ func (g *Group) NewGroup(ctx context.Context, ranks []int, opts ...Option) (*Gro
 	return sub, nil
 }
 
-// check returns an error if g cannot be used any more.
+// check returns an error if g can no longer be used.
 func (g *Group) check(op string) error {
 	if g == nil {
 		return refuse.Nil(op, "a group")

@@ -389,7 +389,7 @@ func (g *Group) sharded() map[*tensor.Tensor]*owner {
 	return all
 }
 
-// Close frees what the module holds besides the rows of its parameters. It can then not be used any more. Close of the
+// Close frees what the module holds besides the rows of its parameters. Afterwards it cannot be used. Close of the
 // group does the same. A second Close does nothing.
 func (m *FSDPModule) Close() error {
 	if m == nil || m.g == nil {
@@ -419,7 +419,7 @@ func (m *FSDPModule) Parameters() []*ShardedParameter {
 	return slices.Clone(m.params)
 }
 
-// check returns an error if m cannot be used any more.
+// check returns an error if m can no longer be used.
 func (m *FSDPModule) check(op string) error {
 	if m == nil {
 		return refuse.Nil(op, "an FSDPModule")

@@ -265,7 +265,7 @@ func (b *backwardHooks) output(y *tensor.Tensor) (*tensor.Tensor, error) {
 	return y, err
 }
 
-// SetSubmodule puts part in the place of the submodule of m with the given name, such as "blocks.0.mlp": a wrapper like
+// SetSubmodule replaces the submodule of m with the given name, such as "blocks.0.mlp", by part: a wrapper like
 // Hooked, Parametrized or LoRALinear, or another layer. The field, slice or map must be able to hold part: a field of type
 // Layer can, as those of the linear layers in CausalSelfAttention, SwiGLU, TransformerEncoderLayer and
 // TransformerDecoderLayer are; one of type *Linear, such as MultiheadAttention's OutProj, holds only a *Linear. A

@@ -254,7 +254,7 @@ func AlignCorners(on ...bool) Option {
 	return Option{"AlignCorners", func(s *settings) { s.align = options.On(on) }}
 }
 
-// RecomputeScale computes the scale factor anew from the sizes of input and output (recompute_scale_factor=True).
+// RecomputeScale recomputes the scale factor from the sizes of input and output (recompute_scale_factor=True).
 func RecomputeScale(on ...bool) Option {
 	return Option{"RecomputeScale", func(s *settings) { s.recompute = options.On(on) }}
 }

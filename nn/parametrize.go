@@ -34,7 +34,7 @@ type rightInverter interface {
 // errNoInverse is the error of a RightInverse that has no result, so that the original begins as the parameter itself.
 var errNoInverse = errors.New("there is no inverse")
 
-// Parametrized is a layer some of whose parameters are computed anew for each forward pass. Its state has PyTorch's names:
+// Parametrized is a layer some of whose parameters are recomputed for each forward pass. Its state has PyTorch's names:
 // for a parameter weight, parametrizations.weight.original, or original0, original1 and so on if there are several, in place
 // of weight. The functions RegisterParametrization, WeightNorm, SpectralNorm, Orthogonal and those of pruning make one:
 //

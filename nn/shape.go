@@ -225,8 +225,8 @@ type Upsample struct {
 	err       error
 }
 
-// NewUpsample returns an Upsample. Options: OutputSize or ScaleFactor, of which one is needed, Algorithm, AlignCorners,
-// RecomputeScale.
+// NewUpsample returns an Upsample. Options: OutputSize or ScaleFactor, one of which is required, Algorithm,
+// AlignCorners, RecomputeScale.
 func NewUpsample(opts ...Option) *Upsample { return newUpsample("NewUpsample", "", opts) }
 
 // NewUpsamplingNearest2d returns an Upsample with the algorithm "nearest". Options: OutputSize or ScaleFactor. PyTorch:
@@ -304,8 +304,8 @@ func (u *Upsample) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return u.resize("Upsample", x, false)
 }
 
-// Interpolate resizes x (N, C, *) with 1 to 3 dimensions after the channels. Options: OutputSize or ScaleFactor, of which
-// one is needed, Algorithm ("nearest" by default), AlignCorners, RecomputeScale, AntiAlias. PyTorch:
+// Interpolate resizes x (N, C, *) with 1 to 3 dimensions after the channels. Options: OutputSize or ScaleFactor, one of
+// which is required, Algorithm ("nearest" by default), AlignCorners, RecomputeScale, AntiAlias. PyTorch:
 // torch.nn.functional.interpolate.
 func Interpolate(x *tensor.Tensor, opts ...Option) *tensor.Tensor {
 	const op = "Interpolate"

@@ -471,8 +471,9 @@ func undivided(op, name string, t *tensor.Tensor) error {
 }
 
 // ToEmpty replaces the parameters and buffers of m by uninitialized ones on a device, for example of a model that was made on
-// the meta device. Buffers that this package computes are computed again. Gradients are dropped. The tensors that m had, and optimizers made of them, are not part of m any more.
-// A module that dist.Shard has divided is an error. PyTorch: Module.to_empty.
+// the meta device. Buffers that this package computes are computed again. Gradients are dropped. The tensors that m had
+// before, and optimizers made from them, no longer belong to m. A module that dist.Shard has divided is an error.
+// PyTorch: Module.to_empty.
 func ToEmpty(m any, device tensor.Device) error {
 	const op = "ToEmpty"
 	if err := Check(m); err != nil {

@@ -12,9 +12,9 @@
 //
 // # Tensors
 //
-// A checkpoint consists of whole tensors, each under a name, of which a rank has a [Shard]: a rectangle of it, or all of
-// it. A rectangle that several ranks have is written once, and all ranks write about the same amount. Load sets the
-// rank's rectangles from those in the files, however they are divided there. [Model] lists those of a model.
+// A checkpoint consists of whole tensors with names. Of each, a rank has a [Shard]: a rectangle, or all of it. A
+// rectangle that several ranks have is written once, and all ranks write about the same amount. Load sets the rank's
+// rectangles from those in the files, however they are divided there. [Model] lists those of a model.
 //
 // # Files
 //

@@ -48,15 +48,16 @@
 //
 //  1. v is not live.
 //  2. v is owned; where that is maybe, the release is under v's flag.
-//  3. Each live place w that is linked to v is a variable in scope that holds tensors, in elements or fields perhaps, and
-//     the release compares: it does nothing to a handle that w holds, or that is in the array of a slice after the slice's
-//     end. Only one slice is compared. Otherwise v is left for a later point.
+//  3. Each live place w that is linked to v is a variable in scope that holds tensors, perhaps in elements or fields,
+//     and the release compares: it does nothing to a handle that w holds, or that is in the array of a slice after the
+//     slice's end. Only one slice is compared. Otherwise v is left for a later point.
 //  4. v's name means v.
 //
-// v becomes not owned when v or a place linked to it escapes: when it is stored, sent, captured, returned, or given to a
-// function that retains it; when it is put into the array of a slice that may be others', by append too; and when a handle
-// that is not owned is put into an array that v may share. v is then left to scopes and sweeps. So are functions with goto,
-// functions too large to analyse, and handles in maps, arrays, channels, package variables and behind pointers.
+// v becomes not owned when v or a place linked to it escapes: when it is stored, sent, captured, returned, or given to
+// a function that retains it, or put, also by append, into the array of a slice that others may have. It also becomes
+// not owned when a handle that is not owned is put into an array that v may share. v is then left to scopes and sweeps.
+// So are functions with goto, functions too large to analyse, and handles in maps, arrays, channels, package variables
+// and behind pointers.
 //
 // An assignment releases the handles that the place held before, under the same conditions. An assignment to an element
 // or field releases the handle before if, in addition, no other element or field holds it. The index of such an element must
