@@ -85,10 +85,10 @@ var figures = []figure{
 	{"workingset", "97 % of the limit live, above the soft limit, for 100,000 operators", func(s settings) ([]line, error) {
 		return share("working set", s, 0)
 	}},
-	{"bigheap", "the same beside 2 GiB of Go pointers", func(s settings) ([]line, error) {
+	{"bigheap", "the same with 2 GiB of Go pointers", func(s settings) ([]line, error) {
 		return share("big Go heap", s, pick(s.quick, 256<<20, 2<<30))
 	}},
-	{"garbage", "a loop that releases nothing, beside 1 GiB of Go pointers", func(s settings) ([]line, error) {
+	{"garbage", "a loop that releases nothing, with 1 GiB of Go pointers", func(s settings) ([]line, error) {
 		took := time.Duration(float64(pick(s.quick, 6*time.Second, time.Minute)) * s.share)
 		f, err := garbage(s, took, pick(s.quick, 256<<20, 1<<30))
 		// The time budget holds up to 100 ms, and a sweep may take longer than the one before.
@@ -99,7 +99,7 @@ var figures = []figure{
 		*s.row = func() { scorecard.Line("garbage", got, ok) }
 		return []line{{"garbage: share of time in sweeps", got, "≤ 0.05 + 100 ms", ok, false}}, err
 	}},
-	{"storm", "64 goroutines at the limit all the time, beside a Go heap of 100 MB", func(s settings) ([]line, error) {
+	{"storm", "64 goroutines always at the limit, with a Go heap of 100 MB", func(s settings) ([]line, error) {
 		s.goroutines = 64
 		n := scorecard.Share(200000, pick(s.quick, 0.1, s.share))
 		f, err := storm(s, n, 100<<20)

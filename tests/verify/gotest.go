@@ -50,8 +50,8 @@ func forcedGC(ctx context.Context, share float64) (string, error) {
 	return fmt.Sprintf("%d tests pass, %d fail with %d collections forced inside reads of handles", passed, failed, sweeps), err
 }
 
-// bounds runs the library's tests while each CPU tensor ends beside a page that cannot be accessed, and again while it
-// begins beside one. An access beyond a tensor ends the process. With a share it runs the short tests, and the first half.
+// bounds runs the library's tests while each CPU tensor ends next to an inaccessible page, and again while it begins
+// next to one. An access beyond a tensor ends the process. With a share it runs the short tests, and the first half.
 func bounds(ctx context.Context, share float64) (string, error) {
 	args := []string{"-timeout=15m", "./tensor", "./autograd", "./nn", "./optim", "./distributions", "./data", "./checkpoint"}
 	places := []string{"end", "start"}
