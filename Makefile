@@ -16,7 +16,7 @@ endif
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## install libtorch $(TORCH) and compile the shim (does nothing if this is done)
+setup: ## install libtorch $(TORCH) and compile the shim (does nothing if already done)
 	@$(GO) run ./cmd/linstock setup
 
 doctor: ## report what is installed and how to fix what is missing

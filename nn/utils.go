@@ -686,7 +686,7 @@ func FunctionalCall[M any](m M, state map[string]*tensor.Tensor) (M, error) {
 			return m, refuse.Error(op, tensor.ErrArgument, "%s must have shape %v, got %v", n.Name, n.Tensor.Shape(), t.Shape())
 		}
 		if other := c.tensors[n.Tensor]; other != nil && other != t {
-			return m, refuse.Error(op, tensor.ErrArgument, "%s is the same tensor as another name, for which state has a different one", n.Name)
+			return m, refuse.Error(op, tensor.ErrArgument, "%s is the same tensor under another name, for which state has a different one", n.Name)
 		}
 		c.tensors[n.Tensor] = t
 	}

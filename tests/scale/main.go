@@ -22,7 +22,7 @@ func main() {
 	between := flag.Duration("between", 6*time.Microsecond, "latency between nodes")
 	betweenBandwidth := flag.Float64("between-bandwidth", 45, "GB/s of a rank between nodes")
 	jitter := flag.Float64("jitter", 0.01, "standard deviation of a rank's compute time, as a fraction of it")
-	random := flag.Float64("random", 0.3, "random fraction of a latency")
+	random := flag.Float64("random", 0.3, "fraction of a latency that is random")
 	steps := flag.Int("steps", 3, "number of steps to average")
 	seed := flag.Uint64("seed", 1, "seed of the noise")
 	flag.Parse()
