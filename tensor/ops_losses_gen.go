@@ -58,7 +58,7 @@ func (t *Tensor) NLLLoss(target *Tensor, opts ...Option) *Tensor {
 
 var opMSELoss = op{name: "aten::mse_loss", overload: "", goName: "MSELoss", inPlace: false, same: 2, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"reduction", kindInt, keyReduction, false}}}
 
-// MSELoss is the squared error (x - target)^2; both must have one shape. PyTorch:
+// MSELoss is the squared error (x - target)^2; both must have the same shape. PyTorch:
 // torch.nn.functional.mse_loss.
 //
 // Options: Reduction.
@@ -141,8 +141,8 @@ func (t *Tensor) HuberLoss(target *Tensor, opts ...Option) *Tensor {
 
 var opBinaryCrossEntropy = op{name: "aten::binary_cross_entropy", overload: "", goName: "BinaryCrossEntropy", inPlace: false, same: 2, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"weight", kindTensor, keyWeight, true}, {"reduction", kindInt, keyReduction, false}}}
 
-// BinaryCrossEntropy is the cross entropy of probabilities x and targets in [0, 1] of one shape. PyTorch:
-// torch.nn.functional.binary_cross_entropy.
+// BinaryCrossEntropy is the cross entropy of probabilities x and targets in [0, 1]; both must have the same
+// shape. PyTorch: torch.nn.functional.binary_cross_entropy.
 //
 // Options: Weight, Reduction.
 //

@@ -6,8 +6,8 @@ import "github.com/linstock-ml/linstock/cshim"
 
 var opView = op{name: "aten::view", overload: "", goName: "View", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"size", kindInts, keyNone, false}}}
 
-// View returns x with another shape of as many elements, sharing storage; one size may be -1. It fails when
-// the strides do not allow a view: see Reshape. PyTorch: torch.Tensor.view.
+// View returns x with another shape and the same number of elements, sharing storage; one size may be -1. It
+// fails when the strides do not allow a view: see Reshape. PyTorch: torch.Tensor.view.
 //
 //	aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)
 func (t *Tensor) View(size ...int) *Tensor {
@@ -50,8 +50,8 @@ func (t *Tensor) ViewDType(dType DType) *Tensor {
 
 var opReshape = op{name: "aten::reshape", overload: "", goName: "Reshape", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"shape", kindInts, keyNone, false}}}
 
-// Reshape returns x with another shape of as many elements; one size may be -1. The result shares storage
-// when the strides allow it, else it is a copy. PyTorch: torch.reshape.
+// Reshape returns x with another shape and the same number of elements; one size may be -1. The result shares
+// storage when the strides allow it, else it is a copy. PyTorch: torch.reshape.
 //
 //	aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)
 func (t *Tensor) Reshape(shape ...int) *Tensor {
@@ -548,7 +548,7 @@ func Cat(tensors []*Tensor, opts ...Option) *Tensor {
 
 var opStack = op{name: "aten::stack", overload: "", goName: "Stack", inPlace: false, args: []argSpec{{"tensors", kindTensors, keyNone, false}, {"dim", kindInt, keyDim, false}}}
 
-// Stack joins tensors of one shape along a new dimension Dim (0 by default). PyTorch: torch.stack.
+// Stack joins tensors of the same shape along a new dimension Dim (0 by default). PyTorch: torch.stack.
 //
 // Options: Dim.
 //
