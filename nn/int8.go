@@ -181,15 +181,6 @@ func differentiated(x *tensor.Tensor) bool {
 	return x.RequiresGrad() && tensor.GradEnabled() || handle.ForwardEnabled()
 }
 
-// call calls an internal operator that returns one tensor, for op, with arguments that were checked.
-func call(op, name string, args ...any) *tensor.Tensor {
-	out, err := tensor.CallUnchecked(name, args...)
-	if err != nil {
-		return tensor.Failed(refuse.Named(op, err))
-	}
-	return out[0].(*tensor.Tensor)
-}
-
 // packs reports whether the kernel that reads 8 bits takes x. The kernel checks nothing: libtorch 2.15 crashes in it with a
 // weight of (10, 24), so it is used only for widths that 32 divides.
 func (q *Int8Linear) packs(x *tensor.Tensor) bool {

@@ -7,54 +7,6 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// one calls an operator that has no typed function and returns its first result.
-func one(op, name string, args ...any) *tensor.Tensor {
-	out, err := results(op, 1, name, args...)
-	if err != nil {
-		return tensor.Failed(err)
-	}
-	return out[0]
-}
-
-// two returns the first two results.
-func two(op, name string, args ...any) (*tensor.Tensor, *tensor.Tensor) {
-	out, err := results(op, 2, name, args...)
-	if err != nil {
-		return tensor.Failed(err), tensor.Failed(err)
-	}
-	return out[0], out[1]
-}
-
-// results calls an operator and returns n results, all tensors.
-func results(op string, n int, name string, args ...any) ([]*tensor.Tensor, error) {
-	for _, a := range args {
-		if t, ok := a.(*tensor.Tensor); ok && t != nil {
-			if err := refuse.Unusable(op, "", t); err != nil {
-				return nil, err
-			}
-		}
-	}
-	values, err := tensor.Call(name, args...)
-	if err != nil {
-		return nil, refuse.Named(op, err)
-	}
-	out := make([]*tensor.Tensor, 0, n)
-	for _, v := range values {
-		if t, ok := v.(*tensor.Tensor); ok && t != nil {
-			out = append(out, t)
-		}
-	}
-	if len(out) < n {
-		return nil, refuse.Error(op, tensor.ErrArgument, "%s returned %d tensors, want %d", name, len(out), n)
-	}
-	return out, nil
-}
-
-// broken returns two failed tensors.
-func broken(err error) (*tensor.Tensor, *tensor.Tensor) {
-	return tensor.Failed(err), tensor.Failed(err)
-}
-
 func (b *builder) pool(kernel, dims int) (window, stride []int) {
 	window = b.window(kernel, dims)
 	if len(b.stride) != 0 {
