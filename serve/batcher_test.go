@@ -28,7 +28,7 @@ import (
 // inBubble runs f with a clock of its own, which moves when all goroutines wait.
 func inBubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
-	leak.Check(t) // also loads libtorch, whose goroutines must not belong to the bubble
+	leak.Check(t)
 	synctest.Test(t, f)
 }
 

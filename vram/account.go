@@ -14,6 +14,7 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/pacer"
 	"github.com/linstock-ml/linstock/internal/reclaim"
+	"golang.org/x/sys/unix"
 )
 
 // account holds the settings and estimates of one device. The C side counts its bytes.
@@ -100,10 +101,16 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// now is the pacer's clock.
-func now() time.Duration { return time.Since(epoch) }
+// now is the pacer's clock. Unlike time.Now, it is the same inside and outside a bubble of testing/synctest.
+func now() time.Duration { return clock() - epoch }
 
-var epoch = time.Now()
+var epoch = clock()
+
+func clock() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // fails only for a clock that does not exist
+	return time.Duration(t.Nano())
+}
 
 // scannable returns the number of bytes that the Go collector scanned in its last cycle, except the tensors in open
 // scopes, which a sweep does not scan if they are unreachable.

@@ -139,13 +139,13 @@ func ReadMetrics(samples []MetricSample) {
 	}
 }
 
-// started is the time at which libtorch was loaded, in Unix nanoseconds.
+// started is the time at which libtorch was loaded, in nanoseconds of the pacer's clock.
 var started atomic.Int64
 
 // sweepShare returns the share of the time since libtorch was loaded that sweeps took.
 func sweepShare(c Counts) float64 {
 	if since := started.Load(); since != 0 {
-		return float64(c.Sweeping) / float64(max(1, time.Now().UnixNano()-since))
+		return float64(c.Sweeping) / float64(max(1, int64(now())-since))
 	}
 	return 0
 }

@@ -11,6 +11,7 @@ import (
 )
 
 func init() {
+	go pace()
 	cshim.OnLoad(start)
 	reclaim.Boundary = func() { boundary(false) }
 	reclaim.BeforeBackward, reclaim.AfterBackward = beforeBackward, afterBackward
@@ -29,11 +30,11 @@ var counts struct {
 
 // start is called once, when libtorch has been loaded.
 func start() {
-	started.Store(time.Now().UnixNano())
+	started.Store(int64(now()))
 	cshim.SamplesSetRate(DefaultProfileRate)
 	setDefaults()
 	if cshim.PressureAttach() {
-		go pace()
+		close(attached)
 	}
 	replanAll()
 }
@@ -41,8 +42,13 @@ func start() {
 // idlePeriod is the time between two ticks of the pacer, in which it frees, while no allocation waits.
 const idlePeriod = 2 * time.Second
 
-// pace is the pacer's goroutine. It serves allocations that wait.
+// attached is closed when libtorch has been loaded and allocations can wait for the pacer.
+var attached = make(chan struct{})
+
+// pace is the pacer's goroutine. It serves allocations that wait. It begins with the program, because the goroutine that
+// loads libtorch may be in a bubble of testing/synctest, whose clock would stand still while the pacer waits in C.
 func pace() {
+	<-attached
 	// The shim marks the thread as the pacer's. No other goroutine may run on it.
 	runtime.LockOSThread()
 	var idle idleCache
