@@ -115,7 +115,8 @@ func (d *Dropout2d) Forward(x *tensor.Tensor) *tensor.Tensor {
 }
 
 // Dropout3d sets whole channels of x (N, C, D, H, W) or (C, D, H, W) to zero with probability P in training and scales the
-// others by 1/(1-P). In evaluation it returns x itself. Its fields are P and InPlace. PyTorch: torch.nn.Dropout3d.
+// others by 1/(1-P). In evaluation it returns x itself. Its fields are P and InPlace. Other numbers of dimensions, for which
+// PyTorch warns, are an error. PyTorch: torch.nn.Dropout3d.
 type Dropout3d dropout
 
 // NewDropout3d returns a Dropout3d with the probability p, which must be in [0, 1]; PyTorch's default is 0.5.

@@ -805,3 +805,40 @@ func TestStrides(t *testing.T) {
 		}
 	}
 }
+
+// TestGradScalerRoundsTheScale tests that the scale is a float32 from the start. The values are PyTorch's.
+func TestGradScalerRoundsTheScale(t *testing.T) {
+	leak.Check(t)
+	p := ones(tensor.Float32)
+	defer p.Release()
+	opt, err := optim.NewSGD([]*tensor.Tensor{p}, 0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := optim.NewGradScaler(optim.InitScale(0.001), optim.BackoffFactor(0.9))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := optim.NewGradScaler()
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := s.StateDict()
+	state["scale"] = 0.001
+	if err := again.LoadStateDict(state); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []float64{float64(float32(0.001)), 0.00090000004274770617, 0.00081000005593523383, 0.0007290000794455409} {
+		for _, s := range []*optim.GradScaler{s, again} {
+			if s.GetScale() != want {
+				t.Errorf("after %d steps the scale is %v, PyTorch's %v", i, s.GetScale(), want)
+			}
+			setGrad(t, p, math.Inf(1))
+			if err := s.Step(opt); err != nil {
+				t.Fatal(err)
+			}
+			s.Update()
+		}
+	}
+	opt.ZeroGrad()
+}

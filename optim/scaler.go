@@ -71,6 +71,7 @@ func NewGradScaler(opts ...ScalerOption) (*GradScaler, error) {
 	if err := s.check("NewGradScaler"); err != nil {
 		return nil, err
 	}
+	s.scale = float64(float32(s.scale))
 	return s, nil
 }
 
@@ -296,6 +297,6 @@ func (s *GradScaler) LoadStateDict(state map[string]any) error {
 	if err := next.check(op); err != nil {
 		return err
 	}
-	s.scale, s.growth, s.backoff, s.interval, s.tracker = next.scale, next.growth, next.backoff, next.interval, next.tracker
+	s.scale, s.growth, s.backoff, s.interval, s.tracker = float64(float32(next.scale)), next.growth, next.backoff, next.interval, next.tracker
 	return nil
 }
