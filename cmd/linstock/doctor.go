@@ -150,6 +150,12 @@ func torchFix(err error) string {
 // setupCommand is setupFix where LINSTOCK_LIB is not the cause, for example because it is what linstock env prints.
 func setupCommand() string {
 	v := defaultTorch()
+	python := os.Getenv(locate.EnvUsePyTorch)
+	if _, hash, err := paths(); err == nil && os.Getenv(locate.EnvLibtorch) == "" && (python == "" || python == "0") {
+		if used := usedTorch(hash); locate.CheckPinned(used) == nil {
+			v = used
+		}
+	}
 	switch {
 	case locate.CheckPinned(v) != nil && os.Getenv(locate.EnvLibtorch) == "":
 		return "unset " + locate.EnvTorch
@@ -268,6 +274,9 @@ func runtimeFindings(ctx context.Context, shim string, source libtorch.Source) [
 	built := ""
 	if version, _, ok := libtorch.ShimVersionOf(shim); ok {
 		built = ", for libtorch " + version
+		if other := os.Getenv(locate.EnvTorch); other != "" && other != version { // LINSTOCK_LIB, or a bundle
+			built += fmt.Sprintf("; %s=%s is not used", locate.EnvTorch, other)
+		}
 	}
 	if err := intact.Shim(shim); err != nil {
 		// Programs do not open it either.

@@ -163,13 +163,12 @@ func defaultTorch() string {
 	return locate.DefaultTorch
 }
 
-// usedTorch returns the version that programs open: without LINSTOCK_TORCH that of the last setup.
+// usedTorch returns the version that programs open: without LINSTOCK_TORCH that of the last setup, with LINSTOCK_LIB that of
+// its shim.
 func usedTorch(hash string) string {
-	if os.Getenv(locate.EnvTorch) == "" {
-		if shim, err := locate.Find(hash); err == nil {
-			if version, _, ok := libtorch.ShimVersionOf(shim); ok && version != "" {
-				return version
-			}
+	if shim, err := locate.Find(hash); err == nil {
+		if version, _, ok := libtorch.ShimVersionOf(shim); ok && version != "" {
+			return version
 		}
 	}
 	return defaultTorch()

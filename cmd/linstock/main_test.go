@@ -125,16 +125,17 @@ func TestEnvOfAnEmptyCache(t *testing.T) {
 	}
 }
 
-// TestEnvOfTheLastSetup tests that env prints the version that programs open, which is that of the last setup.
+// TestEnvOfTheLastSetup tests that the commands print the version that programs open: that of the last setup or of LINSTOCK_LIB.
 func TestEnvOfTheLastSetup(t *testing.T) {
 	dir := isolated(t)
 	_, hash, err := paths()
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, data := standIn(t, dir)
 	shim := filepath.Join(locate.ShimDir(dir, hash, "2.11.0"), locate.LibName())
 	for path, text := range map[string]string{
-		shim: "", filepath.Join(locate.HashDir(dir, hash), locate.DefaultFile): "2.11.0\n",
+		shim: string(data), filepath.Join(locate.HashDir(dir, hash), locate.DefaultFile): "2.11.0\n",
 		filepath.Join(filepath.Dir(shim), intact.ManifestFile): `{"torch": "2.11.0", "root": "/nowhere", "files": {}}`,
 	} {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
@@ -144,6 +145,23 @@ func TestEnvOfTheLastSetup(t *testing.T) {
 	for want, args := range map[string][]string{"2.11.0": {"env"}, "2.12.1": {"env", "--torch", "2.12.1"}} {
 		if out, err := command(t, args...); err != nil || !strings.Contains(out, "export LINSTOCK_TORCH="+want+"\n") {
 			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+	}
+	if out, err := command(t, "version"); err != nil || !strings.Contains(out, "\nlibtorch 2.11.0; installs") {
+		t.Errorf("version: %v\n%s", err, out)
+	}
+	// Setup without --torch would repair another.
+	if out, _ := command(t, "doctor"); !strings.Contains(out, "to fix it:\n  "+locate.SetupCommand+" --torch 2.11.0 ") {
+		t.Errorf("doctor:\n%s", out)
+	}
+	// LINSTOCK_LIB has precedence over LINSTOCK_TORCH.
+	t.Setenv(locate.EnvLib, shim)
+	t.Setenv(locate.EnvTorch, "2.12.1")
+	for name, want := range map[string]string{
+		"env": "export LINSTOCK_TORCH=2.11.0\n", "version": "\nlibtorch 2.11.0; installs", "doctor": "for libtorch 2.11.0; LINSTOCK_TORCH=2.12.1 is not used",
+	} {
+		if out, _ := command(t, name); !strings.Contains(out, want) {
+			t.Errorf("%s does not print %q:\n%s", name, want, out)
 		}
 	}
 }

@@ -17,18 +17,19 @@ const modulePath = "github.com/linstock-ml/linstock"
 func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the versions of this module and of its libtorch",
+		Short: "Print the versions of this module and of the libtorch that programs open",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			hash := "unknown"
+			hash, torch := "unknown", defaultTorch()
 			if shimSources != nil {
 				var err error
 				if hash, err = locate.SourceHash(shimSources); err != nil {
 					return err
 				}
+				torch = usedTorch(hash)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "linstock %s (shim %s, %s, %s)\nlibtorch %s; installs %s\n", moduleVersion(), hash,
-				runtime.Version(), libtorch.Platform(), locate.DefaultTorch, strings.Join(locate.Versions, ", "))
+				runtime.Version(), libtorch.Platform(), torch, strings.Join(locate.Versions, ", "))
 			return nil
 		},
 	}
