@@ -43,7 +43,7 @@ type Scaling struct {
 // result. PyTorch: torch.nn.functional.scaled_mm.
 //
 // The kernels decide which dtypes and scalings there are: on CUDA it depends on the compute capability; the CPU has TensorWise
-// and RowWise of float8, from libtorch 2.15 on. For others the result is libtorch's error.
+// and RowWise of float8, from libtorch 2.12 on. For others the result is libtorch's error.
 func ScaledMM(a, b *tensor.Tensor, scaleA, scaleB []Scaling, opts ...tensor.Option) *tensor.Tensor {
 	const op = "ScaledMM"
 	bias, out, err := productOptions(op, opts)
