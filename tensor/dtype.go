@@ -75,7 +75,7 @@ var foreign = map[DType]string{
 
 const (
 	float8E8M0FNU DType = 44
-	bComplex32    DType = 46 // complex number of two bfloat16, since libtorch 2.15
+	bComplex32    DType = 46 // complex number of two bfloat16, since libtorch 2.14
 )
 
 // Size returns the size of an element in bytes, or 0 for a dtype that Linstock does not know.

@@ -2073,8 +2073,8 @@ func (t *Tensor) SpecialI1e() *Tensor {
 
 var opSpecialBesselJ0 = op{name: "aten::special_bessel_j0", overload: "", goName: "SpecialBesselJ0", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// SpecialBesselJ0 returns the Bessel function of the first kind of order 0. Libtorch 2.11 has no gradient of
-// it. PyTorch: torch.special.bessel_j0.
+// SpecialBesselJ0 returns the Bessel function of the first kind of order 0. Libtorch has its gradient from
+// 2.15 on. PyTorch: torch.special.bessel_j0.
 //
 //	aten::special_bessel_j0(Tensor self) -> Tensor
 func (t *Tensor) SpecialBesselJ0() *Tensor {
@@ -2086,8 +2086,8 @@ func (t *Tensor) SpecialBesselJ0() *Tensor {
 
 var opSpecialBesselJ1 = op{name: "aten::special_bessel_j1", overload: "", goName: "SpecialBesselJ1", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// SpecialBesselJ1 returns the Bessel function of the first kind of order 1. Libtorch 2.11 has no gradient of
-// it. PyTorch: torch.special.bessel_j1.
+// SpecialBesselJ1 returns the Bessel function of the first kind of order 1. Libtorch has its gradient from
+// 2.15 on. PyTorch: torch.special.bessel_j1.
 //
 //	aten::special_bessel_j1(Tensor self) -> Tensor
 func (t *Tensor) SpecialBesselJ1() *Tensor {
@@ -2100,7 +2100,7 @@ func (t *Tensor) SpecialBesselJ1() *Tensor {
 var opSpecialBesselY0 = op{name: "aten::special_bessel_y0", overload: "", goName: "SpecialBesselY0", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
 // SpecialBesselY0 returns the Bessel function of the second kind of order 0: -inf at 0, nan below it.
-// Libtorch 2.11 has no gradient of it. PyTorch: torch.special.bessel_y0.
+// Libtorch has its gradient from 2.15 on. PyTorch: torch.special.bessel_y0.
 //
 //	aten::special_bessel_y0(Tensor self) -> Tensor
 func (t *Tensor) SpecialBesselY0() *Tensor {
@@ -2113,7 +2113,7 @@ func (t *Tensor) SpecialBesselY0() *Tensor {
 var opSpecialBesselY1 = op{name: "aten::special_bessel_y1", overload: "", goName: "SpecialBesselY1", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
 // SpecialBesselY1 returns the Bessel function of the second kind of order 1: -inf at 0, nan below it.
-// Libtorch 2.11 has no gradient of it. PyTorch: torch.special.bessel_y1.
+// Libtorch has its gradient from 2.15 on. PyTorch: torch.special.bessel_y1.
 //
 //	aten::special_bessel_y1(Tensor self) -> Tensor
 func (t *Tensor) SpecialBesselY1() *Tensor {
@@ -2126,7 +2126,7 @@ func (t *Tensor) SpecialBesselY1() *Tensor {
 var opSpecialModifiedBesselI0 = op{name: "aten::special_modified_bessel_i0", overload: "", goName: "SpecialModifiedBesselI0", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
 // SpecialModifiedBesselI0 returns the modified Bessel function of the first kind of order 0, as [Tensor.I0]
-// does. Libtorch 2.11 has no gradient of it. PyTorch: torch.special.modified_bessel_i0.
+// does. Libtorch has its gradient from 2.15 on. PyTorch: torch.special.modified_bessel_i0.
 //
 //	aten::special_modified_bessel_i0(Tensor self) -> Tensor
 func (t *Tensor) SpecialModifiedBesselI0() *Tensor {
@@ -2139,7 +2139,7 @@ func (t *Tensor) SpecialModifiedBesselI0() *Tensor {
 var opSpecialModifiedBesselI1 = op{name: "aten::special_modified_bessel_i1", overload: "", goName: "SpecialModifiedBesselI1", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
 // SpecialModifiedBesselI1 returns the modified Bessel function of the first kind of order 1, as
-// [Tensor.SpecialI1] does. Libtorch 2.11 has no gradient of it. PyTorch: torch.special.modified_bessel_i1.
+// [Tensor.SpecialI1] does. Libtorch has its gradient from 2.15 on. PyTorch: torch.special.modified_bessel_i1.
 //
 //	aten::special_modified_bessel_i1(Tensor self) -> Tensor
 func (t *Tensor) SpecialModifiedBesselI1() *Tensor {
@@ -2152,7 +2152,7 @@ func (t *Tensor) SpecialModifiedBesselI1() *Tensor {
 var opSpecialModifiedBesselK0 = op{name: "aten::special_modified_bessel_k0", overload: "", goName: "SpecialModifiedBesselK0", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
 // SpecialModifiedBesselK0 returns the modified Bessel function of the second kind of order 0: inf at 0, nan
-// below it. Libtorch 2.11 has no gradient of it. PyTorch: torch.special.modified_bessel_k0.
+// below it. Libtorch has its gradient from 2.15 on. PyTorch: torch.special.modified_bessel_k0.
 //
 //	aten::special_modified_bessel_k0(Tensor self) -> Tensor
 func (t *Tensor) SpecialModifiedBesselK0() *Tensor {
@@ -2165,7 +2165,7 @@ func (t *Tensor) SpecialModifiedBesselK0() *Tensor {
 var opSpecialModifiedBesselK1 = op{name: "aten::special_modified_bessel_k1", overload: "", goName: "SpecialModifiedBesselK1", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
 // SpecialModifiedBesselK1 returns the modified Bessel function of the second kind of order 1: inf at 0, nan
-// below it. Libtorch 2.11 has no gradient of it. PyTorch: torch.special.modified_bessel_k1.
+// below it. Libtorch has its gradient from 2.15 on. PyTorch: torch.special.modified_bessel_k1.
 //
 //	aten::special_modified_bessel_k1(Tensor self) -> Tensor
 func (t *Tensor) SpecialModifiedBesselK1() *Tensor {
@@ -2578,7 +2578,8 @@ func (t *Tensor) NextAfter_(other *Tensor) *Tensor {
 
 var opLdexp = op{name: "aten::ldexp", overload: "Tensor", goName: "Ldexp", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindOperand, keyNone, false}}}
 
-// Ldexp returns x * 2^other, broadcast. PyTorch: torch.ldexp.
+// Ldexp returns x * 2^other, broadcast. Before libtorch 2.14 the gradient of x is 0 where an integer other is
+// negative. PyTorch: torch.ldexp.
 //
 //	aten::ldexp.Tensor(Tensor self, Tensor other) -> Tensor
 func (t *Tensor) Ldexp(other any) *Tensor {

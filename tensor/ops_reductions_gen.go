@@ -302,7 +302,8 @@ func (t *Tensor) AMin(opts ...Option) *Tensor {
 
 var opAMinMax = op{name: "aten::aminmax", overload: "", goName: "AMinMax", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyDim, true}, {"keepdim", kindBool, keyKeepDim, false}}}
 
-// AMinMax returns the smallest and the largest element, of all or along Dim. PyTorch: torch.aminmax.
+// AMinMax returns the smallest and the largest element, of all or along Dim. Libtorch 2.11 has no gradient of
+// it. PyTorch: torch.aminmax.
 //
 // Options: Dim, KeepDim.
 //
