@@ -54,11 +54,11 @@ var sgd = &Algorithm{
 	torch: map[string]any{"foreach": nil, "differentiable": false, "fused": true},
 }
 
-// skipsVectors reports whether libtorch's fused kernel does not update most elements of p: before 2.15 it does not
+// skipsVectors reports whether libtorch's fused kernel does not update most elements of p: before 2.14 it does not
 // store 16-bit elements that it computes in vector registers (issue 191763 of pytorch).
 func skipsVectors(p *tensor.Tensor) bool {
 	v := cshim.VersionLoaded()
-	return (p.DType() == tensor.BFloat16 || p.DType() == tensor.Float16) && p.Device() == tensor.CPU && (v[0] < 2 || v[0] == 2 && v[1] < 15)
+	return (p.DType() == tensor.BFloat16 || p.DType() == tensor.Float16) && p.Device() == tensor.CPU && (v[0] < 2 || v[0] == 2 && v[1] < 14)
 }
 
 // sgdByLists is the step of PyTorch's SGD with foreach=True.
@@ -86,7 +86,7 @@ func sgdByLists(g *Group, b *Batch, buffers []*tensor.Tensor) error {
 }
 
 // NewSGD returns an optimizer that runs stochastic gradient descent on libtorch's fused kernel. Gradients may be sparse
-// if Momentum and WeightDecay are 0. Before libtorch 2.15 the fused kernel skips most elements of 16-bit parameters on
+// if Momentum and WeightDecay are 0. Before libtorch 2.14 the fused kernel skips most elements of 16-bit parameters on
 // the CPU; there the list kernels run. Options: Momentum, Dampening, Nesterov, WeightDecay, Maximize, MasterWeights,
 // StochasticRounding. PyTorch: torch.optim.SGD(fused=True).
 func NewSGD(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
