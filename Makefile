@@ -64,7 +64,7 @@ generate: setup ## regenerate the files made from internal/opgen/ops.txt
 golden: ## regenerate the golden data with the PyTorch of bench-setup
 	@for script in tests/golden/*.py tests/crashhunt/record.py examples/*/twin.py; do echo "$$script"; build/pytorch/bin/python "$$script" || exit 1; done
 
-gpu-kit: ## build/gpu-kit: the tests and measurements for a machine with a GPU, in at most 60 MiB (docs/gpu.md)
+gpu-kit: ## build/gpu-kit: the tests and measurements for a machine with a GPU, in at most 60 MiB (docs/gpu-kit.md)
 	@tests/gpu/build.sh $(or $(KIT_TORCH),2.11.0)
 
 figures: setup ## memory figures and their targets (half an hour; FIGURES="--quick loop" for some, "--device fakecuda")

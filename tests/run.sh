@@ -185,7 +185,7 @@ fakecuda() {
   LINSTOCK_TORCH=$version LINSTOCK_TEST_FAKECUDA=1 gotest fakecuda -count=1 -timeout 20m ./tests/fakecuda/...
 }
 
-# The kit for a machine with a GPU (docs/gpu.md), built and run over the same runtime, in a bare environment.
+# The kit for a machine with a GPU (docs/gpu-kit.md), built and run over the same runtime, in a bare environment.
 gpu() {
   need cmake cmake && need ninja ninja-build || return 1
   local log=$work/gpu.log code line

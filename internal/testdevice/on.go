@@ -3,7 +3,7 @@
 // Package testdevice lets tests that were written for the CPU run on a GPU. With the build tag linstock_device,
 // constructors that are given no device make their tensors and parameters on the device that
 // LINSTOCK_TEST_DEVICE names, as after PyTorch's torch.set_default_device. The kit of `make gpu-kit` builds its
-// tests this way (docs/gpu.md).
+// tests this way (docs/gpu-kit.md).
 package testdevice
 
 import (

@@ -4,7 +4,7 @@
 #   tests/fakecuda/build.sh TORCH_ROOT OUT_DIR
 #
 # TORCH_ROOT holds torch/lib with libtorch_cuda.so, torch/include, and nvidia/*/include with cuda_runtime_api.h
-# (unpacked wheels, a site-packages, or what tests/fakecuda/fetch.sh leaves). OUT_DIR gets the same layout with links, so
+# (unpacked wheels, a site-packages, or what setup.sh unpacks). OUT_DIR gets the same layout with links, so
 # that the paths in libtorch's own DT_RPATH do not lead to NVIDIA's libraries. To use it:
 #   LIBTORCH=OUT_DIR LD_LIBRARY_PATH=OUT_DIR/torch/lib …
 # Nothing is done where nothing has changed.

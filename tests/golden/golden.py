@@ -7,7 +7,7 @@ function of that PyTorch, so a second run changes nothing:
     python3 tests/golden/golden.py
 
 With a device and a file, it writes there what PyTorch computes for the same cases on that device; a case that PyTorch
-refuses there has "error" in place of its results. The kit for GPUs compares Linstock with it (docs/gpu.md):
+refuses there has "error" in place of its results. The kit for GPUs compares Linstock with it (docs/gpu-kit.md):
 
     python3 tests/golden/golden.py cuda:0 FILE
 

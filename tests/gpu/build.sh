@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the kit of `make gpu-kit` into build/gpu-kit: run.sh, kit.json, and kit.tar.gz with all else. What the kit does
-# is in docs/gpu.md.
+# is in docs/gpu-kit.md.
 #
 #   tests/gpu/build.sh [VERSION]    the libtorch that it is for, 2.11.0 by default
 #

@@ -1,5 +1,5 @@
 // Gpu runs the kit's parts on a machine with a GPU and writes the results to results.json, results.md and
-// log.txt in OUT. run.sh, beside it in the kit, starts it; docs/gpu.md describes both.
+// log.txt in OUT. run.sh, beside it in the kit, starts it; docs/gpu-kit.md describes both.
 //
 //	run.sh [--for 9m] [--share F] [--again] [--failed] [--dry] OUT [PART | PART/STEP …]
 //	run.sh --list

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the kit of `make gpu-kit` on a machine with a GPU (docs/gpu.md). It needs bash and a Python with the PyTorch that
+# Runs the kit of `make gpu-kit` on a machine with a GPU (docs/gpu-kit.md). It needs bash and a Python with the PyTorch that
 # the kit was built for: $PYTHON, python3 by default. Nothing else of the machine is used: no Go, no compiler, no network.
 #
 #   run.sh [--for 9m] [--share F] [--again] [--failed] [--dry] OUT [PART | PART/STEP …]

@@ -25,7 +25,7 @@ type settings struct {
 	seed       uint64
 	quick      bool
 	programs   int                              // number of random programs; 0: chosen by quick
-	json       bool                             // print rows for the kit of docs/gpu.md
+	json       bool                             // print rows for the kit of docs/gpu-kit.md
 	share      float64                          // duration of storm
 	scored     bool                             // run for the scorecard
 	row        *func()                          // prints a line

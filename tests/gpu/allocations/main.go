@@ -1,4 +1,4 @@
-// Allocations checks Linstock's memory management on a real device, for the kit of docs/gpu.md. Each check
+// Allocations checks Linstock's memory management on a real device, for the kit of docs/gpu-kit.md. Each check
 // prints its rows as JSON objects.
 //
 //	allocations [-device cuda:0] garbage | rates | options | roundup
