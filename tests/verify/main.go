@@ -52,7 +52,7 @@ var rows = []row{
 	{name: "garbage", test: "a loop that releases nothing, with 1 GiB of Go pointers, for a minute",
 		target: "≤ 5 % of the time in sweeps; a time budget of 100 ms and half of the longest sweep may come on top", command: "go run ./tests/memory --share SHARE garbage"},
 	{name: "shapes", test: "resident memory while the shapes of inputs vary",
-		target: "50,000 steps; ± 2 % from step 2,000 on", command: "go run ./tests/shapes -share SHARE"},
+		target: "50,000 steps; ± 2 % from step 2,000 on", command: "go run ./tests/resident -share SHARE"},
 	{name: "forced-gc", test: "a collection inside every read of a handle, all tests",
 		target: "passes", call: forcedGC},
 	{name: "strict-gc", test: "GOGC=1, clobberfree, cgocheck2",

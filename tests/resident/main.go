@@ -1,7 +1,7 @@
-// Shapes trains and evaluates small layers on inputs whose shapes vary from step to step. The resident memory of the
+// Resident trains and evaluates small layers on inputs whose shapes vary from step to step. The resident memory of the
 // process must stay constant: within 2 % from step 2,000 on.
 //
-//	go run ./tests/shapes [-share F]
+//	go run ./tests/resident [-share F]
 package main
 
 import (
@@ -30,7 +30,7 @@ func main() {
 		fmt.Fprintf(os.Stderr, "  step %d: %.1f MiB, %d threads\n", step, float64(rss)/(1<<20), len(tasks))
 	})
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "shapes:", err)
+		fmt.Fprintln(os.Stderr, "resident:", err)
 		os.Exit(1)
 	}
 	flat := f.spread() <= 0.02
