@@ -67,7 +67,7 @@ golden: ## regenerate the golden data with the PyTorch of bench-setup
 gpu-kit: ## build/gpu-kit: the tests and measurements for a machine with a GPU, in at most 60 MiB (docs/gpu-kit.md)
 	@tests/gpu/build.sh $(or $(KIT_TORCH),2.11.0)
 
-figures: setup ## memory figures and their targets (half an hour; FIGURES="--quick loop" for some, "--device fakecuda")
+figures: setup ## memory figures and their targets (half an hour; FIGURES="-quick loop" for some, "-device fakecuda")
 	@eval "$$(go run ./cmd/linstock env)" && go run ./tests/memory $(FIGURES)
 
 verify: setup ## every line of the scorecard in docs/reliability.md, in full (nearly three hours; VERIFY="-rows storm" for some)

@@ -154,7 +154,7 @@ func goSteps() (steps []step) {
 			s.argv += " -test.skip " + out
 		}
 		if out := pattern(true); out != "" {
-			s.dry = "-test.skip " + out // the last one applies
+			s.argv, s.dry = s.argv+" {dry}", "-test.skip "+out // the last one applies
 		}
 		steps = append(steps, s)
 	}

@@ -28,7 +28,7 @@ func large(s step) step {
 // speedStep times tasks in Go, C++ and Python (eager, with CUDA graphs and compiled), in shuffled turns.
 func speedStep(name, shows, tasks string, rounds, turns int, limit time.Duration) step {
 	return step{name: name, shows: shows + ": Go compared with C++ and Python", limit: limit,
-		argv: "{bin}/bench -device cuda:0 -json -tasks " + tasks + " -rounds " + itoa(rounds) + " -turns " + itoa(turns),
+		argv: "{bin}/bench -device cuda:0 -json -tasks " + tasks + " -rounds " + itoa(rounds) + " -turns " + itoa(turns) + " {dry}",
 		env:  []string{"LINSTOCK_BENCH_PYTHON={python}", "TORCHINDUCTOR_CACHE_DIR={work}/inductor"},
 		// The fake runtime does not implement cuDNN's layout of an LSTM's weights.
 		dry: "-rounds 1 -turns 1 -tasks " + tasks[strings.LastIndexByte(tasks, ',')+1:], dryEnv: append(slices.Clone(roomy), "LINSTOCK_CUDNN=0", oneCompiler)}

@@ -26,10 +26,11 @@ func (r *runner) step(ctx context.Context, p part, s step) (res stepResult, fini
 	res = stepResult{Part: p.name, Step: s.name, State: stateOK, Kit: r.results.Kit.Commit, Began: time.Now().UTC().Format(time.RFC3339)}
 	limited, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
-	words := strings.Fields(s.argv)
+	dry := ""
 	if r.dry {
-		words = append(words, strings.Fields(s.dry)...)
+		dry = s.dry
 	}
+	words := strings.Fields(strings.ReplaceAll(s.argv, "{dry}", dry))
 	for i, w := range words {
 		words[i] = r.expand(w)
 	}

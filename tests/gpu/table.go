@@ -16,7 +16,7 @@ type step struct {
 	argv        string
 	dir         string
 	env         []string
-	dry         string   // arguments added in a dry run
+	dry         string   // options of a dry run, in place of {dry} in argv
 	dryEnv      []string // environment added in a dry run
 	limit       time.Duration
 	large       bool // left out when the share is below 1

@@ -1,12 +1,12 @@
 // Memory measures the figures that Linstock documents about memory and prints them with their targets:
 //
-//	go run ./tests/memory [--device cpu|cuda:0|fakecuda] [--quick] [figure…]
+//	go run ./tests/memory [-device cpu|cuda:0|fakecuda] [-quick] [figure…]
 //
 // The device fakecuda is one of tests/fakecuda: its kernels do nothing, one after another. Without names the
 // command measures all figures, in half an hour. The exit code is 1 if a figure misses its target. Figures of
 // time are printed but do not count, since machines are noisy.
 //
-//	go run ./tests/memory --share F storm|garbage
+//	go run ./tests/memory -share F storm|garbage
 //
 // measures a share of one of the two for the scorecard of docs/reliability.md, where the times of the whole
 // figure count.
@@ -15,12 +15,11 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
 	"time"
-
-	"github.com/spf13/cobra"
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/scorecard"
@@ -134,52 +133,52 @@ func share(name string, s settings, heap int) ([]line, error) {
 
 func main() {
 	s := settings{seed: 1, row: new(func())}
-	var device string
-	cmd := &cobra.Command{
-		Use:           "memory [figure…]",
-		Short:         "measures the figures that Linstock documents about memory",
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		RunE: func(cmd *cobra.Command, names []string) error {
-			var err error
-			if device == "fakecuda" {
-				device = "cuda:0"
-				// Nothing is ever written to this memory, so it may exceed the machine's.
-				if s.fake, err = fakecuda.Rerun(400 << 30); err != nil {
-					return err
-				}
-				defer s.fake.Close()
-			}
-			if s.device, err = tensor.ParseDevice(device); err != nil {
-				return err
-			}
-			if err := cshim.Load(); err != nil {
-				return err
-			}
-			if s.scored = cmd.Flags().Changed("share"); s.scored && !slices.Equal(names, []string{"storm"}) && !slices.Equal(names, []string{"garbage"}) {
-				return errors.New("--share applies only to storm and garbage")
-			}
-			s.say = func(format string, args ...any) { fmt.Fprintf(os.Stderr, "  "+format+"\n", args...) }
-			err = take(s, names)
-			if s.scored {
-				(*s.row)()
-			}
-			return err
-		},
+	device := flag.String("device", "cpu", "whose memory: cpu, cuda:0, or fakecuda, which runs on the fake devices of tests/fakecuda")
+	flag.BoolVar(&s.quick, "quick", false, "a hundredth of the work")
+	flag.IntVar(&s.programs, "programs", 0, "how many random programs; 0: 10,000, or 300 with -quick")
+	flag.BoolVar(&s.json, "json", false, "print each figure as a JSON object, as the kit of docs/gpu-kit.md reads them")
+	flag.Float64Var(&s.share, "share", 1, "of the storm's events or the garbage's time, for the scorecard")
+	flag.Uint64Var(&s.seed, "seed", 1, "of the random programs")
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "memory [options] [figure…] measures the figures that Linstock documents about memory:")
+		for _, f := range figures {
+			fmt.Fprintf(flag.CommandLine.Output(), "  %-12s %s\n", f.name, f.what)
+		}
+		flag.PrintDefaults()
 	}
-	for _, f := range figures {
-		cmd.Long += fmt.Sprintf("  %-12s %s\n", f.name, f.what)
-	}
-	cmd.Flags().StringVar(&device, "device", "cpu", "whose memory: cpu, cuda:0, or fakecuda, which runs on the fake devices of tests/fakecuda")
-	cmd.Flags().BoolVar(&s.quick, "quick", false, "a hundredth of the work")
-	cmd.Flags().IntVar(&s.programs, "programs", 0, "how many random programs; 0: 10,000, or 300 with --quick")
-	cmd.Flags().BoolVar(&s.json, "json", false, "print each figure as a JSON object, as the kit of docs/gpu.md reads them")
-	cmd.Flags().Float64Var(&s.share, "share", 1, "of the storm's events or the garbage's time, for the scorecard")
-	cmd.Flags().Uint64Var(&s.seed, "seed", 1, "of the random programs")
-	if err := cmd.Execute(); err != nil {
+	flag.Parse()
+	flag.Visit(func(f *flag.Flag) { s.scored = s.scored || f.Name == "share" })
+	if err := run(s, *device, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "memory:", err)
 		os.Exit(1)
 	}
+}
+
+func run(s settings, device string, names []string) error {
+	var err error
+	if device == "fakecuda" {
+		device = "cuda:0"
+		// Nothing is ever written to this memory, so it may exceed the machine's.
+		if s.fake, err = fakecuda.Rerun(400 << 30); err != nil {
+			return err
+		}
+		defer s.fake.Close()
+	}
+	if s.device, err = tensor.ParseDevice(device); err != nil {
+		return err
+	}
+	if err := cshim.Load(); err != nil {
+		return err
+	}
+	if s.scored && !slices.Equal(names, []string{"storm"}) && !slices.Equal(names, []string{"garbage"}) {
+		return errors.New("-share applies only to storm and garbage")
+	}
+	s.say = func(format string, args ...any) { fmt.Fprintf(os.Stderr, "  "+format+"\n", args...) }
+	err = take(s, names)
+	if s.scored {
+		(*s.row)()
+	}
+	return err
 }
 
 func take(s settings, names []string) error {
@@ -196,7 +195,7 @@ func take(s settings, names []string) error {
 		}
 	}
 	if len(all) == 0 {
-		return fmt.Errorf("no figure is named so; see --help")
+		return fmt.Errorf("no figure is named so; see -help")
 	}
 	missed := 0
 	for _, l := range all {

@@ -48,9 +48,9 @@ var rows = []row{
 	{name: "exceptions", test: "each exported function × each type of exception",
 		target: "0 terminations", command: "go run ./tests/faults -rows exceptions -share SHARE"},
 	{name: "storm", test: "pressure storm, 64 goroutines",
-		target: "200,000 events, 0 hangs, p99 ≤ 20 ms", command: "go run ./tests/memory --share SHARE storm"},
+		target: "200,000 events, 0 hangs, p99 ≤ 20 ms", command: "go run ./tests/memory -share SHARE storm"},
 	{name: "garbage", test: "a loop that releases nothing, with 1 GiB of Go pointers, for a minute",
-		target: "≤ 5 % of the time in sweeps; a time budget of 100 ms and half of the longest sweep may come on top", command: "go run ./tests/memory --share SHARE garbage"},
+		target: "≤ 5 % of the time in sweeps; a time budget of 100 ms and half of the longest sweep may come on top", command: "go run ./tests/memory -share SHARE garbage"},
 	{name: "shapes", test: "resident memory while the shapes of inputs vary",
 		target: "50,000 steps; ± 2 % from step 2,000 on", command: "go run ./tests/resident -share SHARE"},
 	{name: "forced-gc", test: "a collection inside every read of a handle, all tests",
@@ -80,7 +80,7 @@ var rows = []row{
 	{name: "crashhunt", test: "every operator that tensor.Call accepts, with arguments meant to end the process, and backward; guard pages next to each tensor",
 		target: "200,000 calls, 0 deaths", command: "go run ./tests/crashhunt -share SHARE"},
 	{name: "gpu-kit", test: "the kit for a machine with a GPU, over the fake CUDA runtime in a bare environment",
-		target: "every step ok", command: "tests/gpu/dry.sh --share SHARE build/gpu-dry"},
+		target: "every step ok", command: "tests/gpu/dry.sh -share SHARE build/gpu-dry"},
 	{name: "cfuzz", test: "C API fuzz",
 		target: "10,000,000 calls, 0 crashes", command: "tests/cshim/fuzz.sh -share SHARE"},
 }
@@ -205,7 +205,7 @@ func render(results []result, wrap bool) table.Writer {
 		if r.call != nil {
 			r.command = "go run ./tests/verify -rows " + r.name
 		}
-		command := strings.ReplaceAll(strings.ReplaceAll(r.command, " -share SHARE", ""), " --share SHARE", "")
+		command := strings.ReplaceAll(r.command, " -share SHARE", "")
 		w.AppendRow(table.Row{r.test, r.target, figures, int(r.took.Seconds()), strings.Join(append(slices.Clone(r.env), command), " ")})
 	}
 	return w
