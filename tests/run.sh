@@ -126,7 +126,7 @@ race() {
   single+='|TestFailingOperators|TestTorchModules|TestTenMillionLosses|TestAllocationIsBoundedByTheFile|TestHeadersOfEscapes'
   single+='|TestSavePyTorchWritesWhatLoadReads|TestSavePyTorchOfManyTensors|TestValuesOfAllSizes|TestUnusualValidFiles'
   single+='|TestSettingsFromOutside|TestRefusedOpenMPSettings|TestTooLittleAddressSpace)$'
-  gotest race -race -short -skip "$single" -timeout 20m ./cshim ./tensor ./vram ./autograd ./nn ./optim ./data ./distributions ./checkpoint ./dist ./dist/dcp ./serve ./profiler ./examples/serve
+  gotest race -race -short -skip "$single" -timeout 20m ./cshim ./tensor ./vram ./autograd ./nn ./optim ./data ./distributions ./checkpoint ./dist ./dist/dcp ./serve ./profiler ./examples/serve ./internal/sites
 }
 
 # Strict checks of the pointers passed to C, overwriting of freed memory, and frequent collections.
