@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"math"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -12,32 +11,27 @@ import (
 	"testing"
 
 	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/internal/golden"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// python runs a script of testdata, with Python's PyTorch of the benchmarks or that of the environment, and returns what it
-// prints. It returns "" where there is neither.
-func python(t *testing.T, script string, args ...string) string {
+// python runs a script of testdata as a subtest, which is skipped where there is no Python, and returns what it prints.
+func python(t *testing.T, script string, args ...string) (printed string) {
 	t.Helper()
-	python := os.Getenv("LINSTOCK_PYTHON")
-	if python == "" {
-		python = "../build/pytorch/bin/python"
-		if _, err := os.Stat(python); err != nil {
-			t.Log("no Python with torch, numpy and safetensors (make bench-setup, or LINSTOCK_PYTHON): not read back by it")
-			return ""
+	t.Run("Python", func(t *testing.T) {
+		cmd := exec.Command(golden.Python(t), append([]string{filepath.Join("testdata", script)}, args...)...)
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		if err != nil {
+			t.Errorf("%v\n%s%s", err, out, errs.String())
 		}
-	}
-	cmd := exec.Command(python, append([]string{filepath.Join("testdata", script)}, args...)...)
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	if err != nil {
-		t.Errorf("%v\n%s%s", err, out, errs.String())
-	}
-	return string(out)
+		printed = string(out)
+	})
+	return printed
 }
 
 // numbered returns the values that testdata/make.py gives to a model.

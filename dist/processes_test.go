@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/internal/golden"
 	"github.com/linstock-ml/linstock/internal/launch"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
@@ -301,7 +302,7 @@ func (j job) run(t *testing.T) {
 	for r := range all {
 		cmd := exec.CommandContext(limit, os.Args[0])
 		if slices.Contains(j.pythons, r) {
-			cmd = exec.CommandContext(limit, pythonWithTorch(), "testdata/ranks.py")
+			cmd = exec.CommandContext(limit, golden.FindPython(), "testdata/ranks.py")
 		}
 		cmd.Env = append(launch.Environ(r, j.n, j.port), append(j.env, envRole+"="+j.role)...)
 		cmd.Stdout, cmd.Stderr = &outs[r], &outs[r]
@@ -380,13 +381,9 @@ func TestRestarts(t *testing.T) {
 		job{n: 2, role: "restarts", dead: dead, port: port, env: []string{"TORCHELASTIC_USE_AGENT_STORE=True", "GROUP_WORLD_SIZE=1",
 			"TORCHELASTIC_RESTART_COUNT=" + strconv.Itoa(restarts)}}.run(t)
 	}
-	python := pythonWithTorch()
-	if python == "" {
-		t.Log("no Python with torch (make bench-setup, or LINSTOCK_PYTHON): without torchrun")
-		return
-	}
 	for _, meet := range []string{"static", "c10d"} {
 		t.Run(meet, func(t *testing.T) {
+			python := golden.Python(t)
 			leak.Check(t)
 			port := freePort(t)
 			limit, end := context.WithTimeout(ctx, 2*time.Minute)
@@ -404,18 +401,6 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-// pythonWithTorch returns a Python that has torch, or "".
-func pythonWithTorch() string {
-	if python := os.Getenv("LINSTOCK_PYTHON"); python != "" {
-		return python
-	}
-	const python = "../build/pytorch/bin/python"
-	if _, err := os.Stat(python); err != nil {
-		return ""
-	}
-	return python
-}
-
 func freePort(t *testing.T) string {
 	t.Helper()
 	port, err := launch.Port()
@@ -428,11 +413,12 @@ func freePort(t *testing.T) string {
 // TestPython tests groups with ranks in Go and in Python, of which either hosts the store.
 func TestPython(t *testing.T) {
 	leak.Check(t)
-	if pythonWithTorch() == "" {
-		t.Log("no Python with torch (make bench-setup, or LINSTOCK_PYTHON): ranks in Go only")
-		job{n: 3, role: "python"}.run(t)
-		return
+	job{n: 3, role: "python"}.run(t)
+	for _, pythons := range [][]int{{1}, {0, 2}} {
+		t.Run(fmt.Sprint(pythons), func(t *testing.T) {
+			golden.Python(t)
+			leak.Check(t)
+			job{n: 3, role: "python", pythons: pythons}.run(t)
+		})
 	}
-	job{n: 3, role: "python", pythons: []int{1}}.run(t)
-	job{n: 3, role: "python", pythons: []int{0, 2}}.run(t)
 }

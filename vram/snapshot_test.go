@@ -15,6 +15,7 @@ import (
 	"github.com/nlpodyssey/gopickle/pickle"
 	"github.com/nlpodyssey/gopickle/types"
 
+	"github.com/linstock-ml/linstock/internal/golden"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -201,14 +202,14 @@ func TestHistoryIsBoundedAndEnds(t *testing.T) {
 }
 
 // Row "R torch: the snapshot opens in PyTorch's own viewer": PyTorch's script reads the snapshot with each of
-// its commands. If the script is missing (make bench-setup installs it), only the tests above, which parse the
-// pickle themselves, cover the row.
+// its commands. Where there is no Python, only the tests above, which parse the pickle themselves, cover the row.
 func TestSnapshotOpensInPyTorchsViewer(t *testing.T) {
-	scripts, _ := filepath.Glob("../build/pytorch/lib/python3*/site-packages/torch/cuda/_memory_viz.py")
-	if len(scripts) == 0 {
-		t.Skip("PyTorch is not installed; make bench-setup does it")
-	}
+	interpreter := golden.Python(t)
 	leak.Check(t)
+	viewer, err := golden.Viewer(interpreter)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := vram.RecordHistory(100000); err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +224,7 @@ func TestSnapshotOpensInPyTorchsViewer(t *testing.T) {
 	}
 	python := func(args ...string) string {
 		t.Helper()
-		out, err := exec.Command("../build/pytorch/bin/python", args...).CombinedOutput()
+		out, err := exec.Command(interpreter, args...).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %v\n%s", args, err, out)
 		}
@@ -232,14 +233,14 @@ func TestSnapshotOpensInPyTorchsViewer(t *testing.T) {
 	html := filepath.Join(dir, "out.html")
 	for _, args := range [][]string{{"trace_plot", file, "-o", html}, {"trace_plot", "-s", file, "-o", html},
 		{"trace_plot", "-f", file, "-o", html}, {"segment_plot", file, "-o", html}} {
-		python(append([]string{scripts[0]}, args...)...)
+		python(append([]string{viewer}, args...)...)
 		page, err := os.ReadFile(html)
 		if err != nil || !bytes.Contains(page, []byte("MemoryViz.js")) {
 			t.Errorf("%v gave no page: %v", args, err)
 		}
 	}
-	stats := python(scripts[0], "stats", file)
-	trace := python(scripts[0], "trace", file)
+	stats := python(viewer, "stats", file)
+	trace := python(viewer, "trace", file)
 	// Another project's script draws the flame graphs; only its input is compared.
 	flames := python("-c", `
 import importlib.util, pickle, sys
@@ -250,7 +251,7 @@ data = pickle.load(open(sys.argv[2], "rb"))
 print(viz.memory(data, format_flamegraph=str))
 print(viz.segments(data, format_flamegraph=str))
 print(viz.compare(data["segments"], data["segments"], format_flamegraph=str))
-`, scripts[0], file)
+`, viewer, file)
 	for text, wants := range map[string][]string{
 		stats:  {"total_allocated: ", "total_reserved: "},
 		trace:  {"4.0MiB", "del "},

@@ -3,7 +3,6 @@ package dcp_test
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +24,7 @@ import (
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/dist"
 	"github.com/linstock-ml/linstock/dist/dcp"
+	"github.com/linstock-ml/linstock/internal/golden"
 	"github.com/linstock-ml/linstock/internal/launch"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
@@ -249,7 +249,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestPython tests that PyTorch's checkpoints load, and that PyTorch loads ours, where there is a Python that has it.
+// TestPython tests that PyTorch's checkpoints load, and that PyTorch loads ours.
 func TestPython(t *testing.T) {
 	leak.Check(t)
 	for _, n := range []int{1, 3} {
@@ -257,21 +257,20 @@ func TestPython(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	python := cmp.Or(os.Getenv("LINSTOCK_PYTHON"), "../../build/pytorch/bin/python")
-	if _, err := exec.LookPath(python); err != nil {
-		t.Log("no Python with torch (make bench-setup, or LINSTOCK_PYTHON): without PyTorch as the reader")
-		return
-	}
-	dir := filepath.Join(t.TempDir(), "run")
-	step := 3
-	if err := launch.Ranks(ctx, 4, func(g *dist.Group) error {
-		return dcp.Save(ctx, g, dir, dcp.State{Shards: divided(g, false), Parts: []checkpoint.Part{checkpoint.Value("step", &step)}})
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command(python, "testdata/dcp.py", "read", dir).CombinedOutput(); err != nil || !strings.Contains(string(out), "equal") {
-		t.Errorf("%v\n%s", err, out)
-	}
+	t.Run("reads", func(t *testing.T) {
+		python := golden.Python(t)
+		leak.Check(t)
+		dir := filepath.Join(t.TempDir(), "run")
+		step := 3
+		if err := launch.Ranks(ctx, 4, func(g *dist.Group) error {
+			return dcp.Save(ctx, g, dir, dcp.State{Shards: divided(g, false), Parts: []checkpoint.Part{checkpoint.Value("step", &step)}})
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command(python, "testdata/dcp.py", "read", dir).CombinedOutput(); err != nil || !strings.Contains(string(out), "equal") {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
 }
 
 // run is a training run.

@@ -11,6 +11,7 @@ import (
 	"github.com/linstock-ml/linstock/data"
 	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
 	"github.com/linstock-ml/linstock/examples/internal/twin"
+	"github.com/linstock-ml/linstock/internal/golden"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
@@ -160,30 +161,14 @@ func TestSaved(t *testing.T) {
 	if _, err := os.Stat(file("loss.svg")); err != nil {
 		t.Error(err)
 	}
-	if got, there := python(t, file("base.safetensors"), file("adapters.pt"), prompt, "10"); there && got != prompt+want {
-		t.Errorf("PyTorch writes %q, want %q", got, prompt+want)
-	}
-}
-
-// python runs load.py with Python's PyTorch, if it is there, and returns what it prints.
-func python(t *testing.T, args ...string) (out string, there bool) {
-	t.Helper()
-	python := os.Getenv("LINSTOCK_PYTHON")
-	if python == "" {
-		python = "../../build/pytorch/bin/python"
-		if _, err := os.Stat(python); err != nil {
-			t.Log("no Python with torch, numpy and safetensors (make bench-setup, or LINSTOCK_PYTHON): not read back by it")
-			return "", false
+	t.Run("PyTorch", func(t *testing.T) {
+		cmd := exec.Command(golden.Python(t), "load.py", file("base.safetensors"), file("adapters.pt"), prompt, "10")
+		var errs strings.Builder
+		cmd.Stderr = &errs
+		if got, err := cmd.Output(); err != nil || string(got) != prompt+want {
+			t.Errorf("PyTorch writes %q, want %q; %v\n%s", got, prompt+want, err, errs.String())
 		}
-	}
-	cmd := exec.Command(python, append([]string{"load.py"}, args...)...)
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	text, err := cmd.Output()
-	if err != nil {
-		t.Errorf("%v\n%s%s", err, text, errs.String())
-	}
-	return string(text), true
+	})
 }
 
 // TestShortText tests that a text that is too short for the model is an error.

@@ -3,8 +3,10 @@ package golden
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -44,6 +46,41 @@ func Read(t testing.TB, name string, into any) {
 	if err := json.Unmarshal(data, into); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Python returns a Python with torch, numpy and safetensors, and skips the test where there is none. A test that
+// needs it for a part runs that part as a subtest.
+func Python(t testing.TB) string {
+	t.Helper()
+	python := FindPython()
+	if python == "" {
+		t.Skip("no Python with torch, numpy and safetensors: make bench-setup, or set LINSTOCK_PYTHON")
+	}
+	return python
+}
+
+// FindPython returns the Python that LINSTOCK_PYTHON names, otherwise that of `make bench-setup`, or "" where there
+// is neither.
+func FindPython() string {
+	if python := os.Getenv("LINSTOCK_PYTHON"); python != "" {
+		return python
+	}
+	python := filepath.Join(Path(""), "../../build/pytorch/bin/python")
+	if _, err := os.Stat(python); err != nil {
+		return ""
+	}
+	return python
+}
+
+// Viewer returns the script of a Python's torch that shows snapshots of memory.
+func Viewer(python string) (string, error) {
+	cmd := exec.Command(python, "-c", `import importlib.util; print(*importlib.util.find_spec("torch").submodule_search_locations)`)
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH=")
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s has no torch: %w", python, err)
+	}
+	return filepath.Join(strings.TrimSpace(string(out)), "cuda/_memory_viz.py"), nil
 }
 
 // Near compares got's elements with want, within atol + rtol*|want|. On a device other than the CPU (package

@@ -15,6 +15,7 @@ import (
 	"github.com/nlpodyssey/gopickle/pickle"
 	"github.com/nlpodyssey/gopickle/types"
 
+	"github.com/linstock-ml/linstock/internal/golden"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
@@ -252,12 +253,16 @@ func view(file string, raw []byte, lines ...string) error {
 	if err := os.WriteFile(file, raw, 0o600); err != nil {
 		return err
 	}
-	scripts, _ := filepath.Glob("../../build/pytorch/lib/python3*/site-packages/torch/cuda/_memory_viz.py")
-	if len(scripts) == 0 {
+	interpreter := golden.FindPython()
+	if interpreter == "" {
 		return nil
 	}
+	viewer, err := golden.Viewer(interpreter)
+	if err != nil {
+		return err
+	}
 	python := func(args ...string) (string, error) {
-		cmd := exec.Command("../../build/pytorch/bin/python", args...)
+		cmd := exec.Command(interpreter, args...)
 		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH=")
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -267,11 +272,11 @@ func view(file string, raw []byte, lines ...string) error {
 	}
 	html := file + ".html"
 	for _, args := range [][]string{{"trace_plot", file, "-d", "1", "-o", html}, {"trace_plot", "-s", file, "-d", "1", "-o", html}, {"segment_plot", file, "-o", html}, {"stats", file}} {
-		if _, err := python(append([]string{scripts[0]}, args...)...); err != nil {
+		if _, err := python(append([]string{viewer}, args...)...); err != nil {
 			return err
 		}
 	}
-	trace, err := python(scripts[0], "trace", file)
+	trace, err := python(viewer, "trace", file)
 	if err != nil {
 		return err
 	}
@@ -286,7 +291,7 @@ print(viz.segments(data, format_flamegraph=str))
 for e in data["device_traces"][1]:
     if e["action"] == "free_completed" and e["frames"]:
         print("freed", e["frames"][1]["filename"].rpartition("/")[2] + ":" + str(e["frames"][1]["line"]))
-`, scripts[0], file)
+`, viewer, file)
 	if err != nil {
 		return err
 	}
