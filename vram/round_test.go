@@ -1,0 +1,74 @@
+package vram
+
+import (
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/balance"
+	"github.com/linstock-ml/linstock/internal/pacer"
+)
+
+// sweepsOf returns the number of sweeps so far.
+func sweepsOf() (n int64) {
+	for i := range counts.sweeps {
+		n += counts.sweeps[i].Load()
+	}
+	return n
+}
+
+// TestRoundWithRoom tests that a round whose sweep ends early, because there is room, gives no verdict: the allocation
+// tries again.
+func TestRoundWithRoom(t *testing.T) {
+	balance.Hold(t, func() {})
+	if err := cshim.Load(); err != nil {
+		t.Fatal(err)
+	}
+	defer SetPolicy(SetPolicy(Off{}))
+	w := []cshim.Waiters{{Bytes: 1, Largest: 1, Device: cpuWord, Reason: cshim.WaitLimit, Exhaust: 1}}
+	if serve(w); w[0].Verdict != 0 {
+		t.Errorf("the verdict is %d", w[0].Verdict)
+	}
+}
+
+// TestRoundBehindASweep tests that a round takes the outcome of a sweep that another goroutine began after the request, and
+// does not sweep again.
+func TestRoundBehindASweep(t *testing.T) {
+	balance.Hold(t, func() {})
+	if err := cshim.Load(); err != nil {
+		t.Fatal(err)
+	}
+	for outcome, want := range map[pacer.Outcome]int32{pacer.Exhausted: cshim.VerdictExhausted, pacer.Complete: 0} {
+		w := []cshim.Waiters{{Bytes: 1, Largest: 1, Device: cpuWord, Reason: cshim.WaitLimit}}
+		sweeper.Lock()
+		last, sweeps, rounds := sweeper.last, sweepsOf(), counts.rounds.Load()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			serve(w)
+		}()
+		for counts.rounds.Load() == rounds {
+			time.Sleep(time.Millisecond)
+		}
+		sweeper.last = sweepResult{began: time.Now(), outcome: outcome}
+		sweeper.Unlock()
+		<-done
+		if w[0].Verdict != want || sweepsOf() != sweeps {
+			t.Errorf("outcome %d: the verdict is %d, want %d; %d sweeps, want 0", outcome, w[0].Verdict, want, sweepsOf()-sweeps)
+		}
+		sweeper.Lock()
+		sweeper.last = last
+		sweeper.Unlock()
+	}
+}
+
+// TestGiveUpKeepsTheFirst tests that the function that blocks is the one that a sweep gave up on first.
+func TestGiveUpKeepsTheFirst(t *testing.T) {
+	balance.Hold(t, func() {})
+	var q cleanupQueue
+	q.giveUp(2)
+	late := q.late
+	if q.giveUp(3); q.left != 2 || !q.late.Equal(late) {
+		t.Errorf("%d functions since %v, want 2 since %v", q.left, q.late, late)
+	}
+}
