@@ -28,7 +28,13 @@ var (
 // refusal matches the statement after an if that is a guard of the shim.
 var refusal = regexp.MustCompile(`^\s*\{?\s*(?:refuse\(|throw (?:ls::)?ArgumentError|mismatch\()`)
 
+// converting is the file whose handlers are the clauses of the function that converts exceptions to errors.
+const converting = "src/errors.cpp"
+
 func (c *collector) cppSources() error {
+	if _, err := os.Stat(filepath.Join(c.root, "cshim", converting)); err != nil {
+		return fmt.Errorf("converting in cppsource.go: %w", err)
+	}
 	names, err := filepath.Glob(filepath.Join(c.root, "cshim/src/*"))
 	if err != nil {
 		return err
@@ -86,8 +92,8 @@ func (c *collector) cppLines(f *cppFile) {
 		what := string(s[at[2]:at[3]])
 		m := c.addCPP(f, "exceptions", "catch ("+what+")", at[0])
 		text := fmt.Sprintf(" if (ls_mutant::on(%d)) throw;", m.n)
-		if f.name == "src/errors.cpp" {
-			// Remove one clause of the function that converts exceptions to errors.
+		if f.name == converting {
+			// Remove one clause.
 			text = fmt.Sprintf(" if (ls_mutant::on(%d)) return make(LS_ERR_UNKNOWN, \"\");", m.n)
 			if what == "..." {
 				text = fmt.Sprintf(" if (ls_mutant::on(%d)) throw;", m.n)
@@ -103,11 +109,9 @@ func (c *collector) cppLines(f *cppFile) {
 		m := c.addCPP(f, "guard", "if ("+string(s[start:end])+")", at[0])
 		f.wraps = append(f.wraps, wrap{start: start, end: end, pre: fmt.Sprintf("!ls_mutant::on(%d) && (", m.n), post: ")"})
 	}
-	if f.name == "src/guards.cpp" {
-		for _, at := range needForm.FindAllSubmatchIndex(s, -1) {
-			m := c.addCPP(f, "guard", string(s[at[2]:at[3]]), at[2])
-			f.wraps = append(f.wraps, wrap{start: at[2], end: at[2], pre: fmt.Sprintf("if (!ls_mutant::on(%d)) ", m.n)})
-		}
+	for _, at := range needForm.FindAllSubmatchIndex(s, -1) {
+		m := c.addCPP(f, "guard", string(s[at[2]:at[3]]), at[2])
+		f.wraps = append(f.wraps, wrap{start: at[2], end: at[2], pre: fmt.Sprintf("if (!ls_mutant::on(%d)) ", m.n)})
 	}
 }
 

@@ -82,7 +82,7 @@ func run(share float64, seed uint64, only string, list, build bool, jobs int, mo
 	for _, m := range c.all {
 		kinds[m.kind]++
 	}
-	for kind, least := range map[string]int{"pin": 15, "unpin": 25, "lock": 100, "guard": 130, "generated": 55, "exceptions": 30, "atomic": 8} {
+	for kind, least := range map[string]int{"pin": 15, "unpin": 25, "lock": 100, "guard": 350, "generated": 55, "exceptions": 30, "atomic": 8} {
 		if kinds[kind] < least {
 			return false, fmt.Errorf("only %d mutants of the kind %s: have the forms of the sources changed?", kinds[kind], kind)
 		}
