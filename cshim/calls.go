@@ -21,8 +21,6 @@ package cshim
 #cgo nocallback lsc_tensor_alias
 #cgo noescape lsc_tensor_to
 #cgo nocallback lsc_tensor_to
-#cgo noescape lsc_tensor_index
-#cgo nocallback lsc_tensor_index
 #cgo noescape lsc_op_find
 #cgo nocallback lsc_op_find
 #cgo noescape lsc_op_schema
@@ -138,14 +136,6 @@ func TensorAlias(h Handle) Result { return result(C.lsc_tensor_alias(native(h)))
 func TensorTo(h Handle, dtype, device int32, copies bool) Result {
 	c := enter()
 	r := result(C.lsc_tensor_to(native(h), C.int32_t(dtype), C.int32_t(device), flag(copies)))
-	c.leave()
-	return r
-}
-
-// TensorIndex is advanced indexing; a 0 takes the whole dimension.
-func TensorIndex(h Handle, indices []Handle) Result {
-	c := enter()
-	r := result(C.lsc_tensor_index(native(h), handles(indices), C.uint64_t(len(indices))))
 	c.leave()
 	return r
 }
