@@ -849,24 +849,3 @@ func probsToLogits(p *tensor.Tensor, binary bool) *tensor.Tensor {
 	}
 	return c.Log()
 }
-
-// shapesBroadcast returns the shape that shapes have in common. PyTorch: torch.broadcast_shapes.
-func shapesBroadcast(shapes ...[]int) ([]int, error) {
-	n := 0
-	for _, s := range shapes {
-		n = max(n, len(s))
-	}
-	out := slices.Repeat([]int{1}, n)
-	for _, s := range shapes {
-		for i, k := range s {
-			at := n - len(s) + i
-			switch {
-			case out[at] == 1:
-				out[at] = k
-			case k != 1 && k != out[at]:
-				return nil, fmt.Errorf("shapes %v cannot be broadcast", shapes)
-			}
-		}
-	}
-	return out, nil
-}

@@ -259,6 +259,30 @@ func TestZeroValues(t *testing.T) {
 }
 
 // TestHostileTransforms gives transforms and constraints invalid arguments.
+// TestErrorsHaveOneName tests that the error for shapes that do not fit begins with the user's call, and only once.
+func TestErrorsHaveOneName(t *testing.T) {
+	leak.Check(t)
+	_ = tensor.WithScope(func() error {
+		ones := func(shape ...int) *tensor.Tensor { return tensor.Ones(shape) }
+		eyes := tensor.Eye(2).Expand(3, 2, 2)
+		power := distributions.NewPowerTransform(ones(3))
+		_, shape := power.ForwardShape([]int{2})
+		_, inner := distributions.NewComposeTransform(distributions.NewStickBreakingTransform()).ForwardShape(nil)
+		for want, err := range map[string]error{
+			"NewMultivariateNormal: BroadcastShapes: the shapes [[3] [2]]":              distributions.NewMultivariateNormal(ones(2, 2), distributions.ScaleTril(eyes)).Err(),
+			"NewLowRankMultivariateNormal: BroadcastShapes: the shapes [[2] [3] []]":    distributions.NewLowRankMultivariateNormal(ones(2, 2), ones(3, 2, 1), ones(2)).Err(),
+			"NewWishart: BroadcastShapes: the shapes [[3] [2]]":                         distributions.NewWishart(tensor.FromSlice([]float32{3, 4}, nil), distributions.ScaleTril(eyes)).Err(),
+			"PowerTransform: BroadcastShapes: the shapes [[2] [3]]":                     shape,
+			"ComposeTransform: StickBreakingTransform: vectors are needed, got shape []": inner,
+		} {
+			if !errors.Is(err, tensor.ErrArgument) || !strings.HasPrefix(err.Error(), "linstock: "+want) || strings.Count(err.Error(), "linstock: ") != 1 {
+				t.Errorf("got %v, want %s", err, want)
+			}
+		}
+		return nil
+	})
+}
+
 func TestHostileTransforms(t *testing.T) {
 	leak.Check(t)
 	_ = tensor.WithScope(func() error {

@@ -117,9 +117,9 @@ func solve(l, m *tensor.Tensor) *tensor.Tensor {
 	case len(ms) < 2:
 		return m
 	}
-	batch, err := shapesBroadcast(ls[:len(ls)-2], ms[:len(ms)-2])
+	batch, err := tensor.BroadcastShapes(ls[:len(ls)-2], ms[:len(ms)-2])
 	if err != nil {
-		return refuse.Tensor("KLDivergence", tensor.ErrArgument, "%v", err)
+		return tensor.Failed(rename("KLDivergence", err))
 	}
 	l = l.Expand(append(append([]int{}, batch...), ls[len(ls)-2:]...)...)
 	m = m.Expand(append(append([]int{}, batch...), ms[len(ms)-2:]...)...)

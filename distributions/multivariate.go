@@ -153,9 +153,9 @@ func NewMultivariateNormal(loc *tensor.Tensor, opts ...Option) MultivariateNorma
 		if b.event[0] != n && b.event[0] != 1 {
 			return refuse.Error("NewMultivariateNormal", tensor.ErrArgument, "loc of shape %v does not fit matrices of shape %v", loc.Shape(), ms)
 		}
-		batch, err := shapesBroadcast(ms[:len(ms)-2], b.batch)
+		batch, err := tensor.BroadcastShapes(ms[:len(ms)-2], b.batch)
 		if err != nil {
-			return refuse.Error("NewMultivariateNormal", tensor.ErrArgument, "%v", err)
+			return err
 		}
 		b.batch = batch
 		b.event = []int{b.event[0]}
@@ -270,9 +270,9 @@ func NewLowRankMultivariateNormal(loc, covFactor, covDiag *tensor.Tensor, opts .
 		if len(ls) < 1 || len(ws) < 2 || len(ds) < 1 || ws[len(ws)-2] != ls[len(ls)-1] || ds[len(ds)-1] != ls[len(ls)-1] {
 			return refuse.Error(op, tensor.ErrArgument, "want loc (..., D), covFactor (..., D, R) and covDiag (..., D), got shapes %v, %v and %v", ls, ws, ds)
 		}
-		batch, err := shapesBroadcast(ls[:len(ls)-1], ws[:len(ws)-2], ds[:len(ds)-1])
+		batch, err := tensor.BroadcastShapes(ls[:len(ls)-1], ws[:len(ws)-2], ds[:len(ds)-1])
 		if err != nil {
-			return refuse.Error(op, tensor.ErrArgument, "%v", err)
+			return err
 		}
 		n, r := ls[len(ls)-1], ws[len(ws)-1]
 		b.batch, b.event = batch, []int{n}
@@ -687,9 +687,9 @@ func NewWishart(df any, opts ...Option) Wishart {
 			return err
 		}
 		ms := m.Shape()
-		batch, err := shapesBroadcast(ms[:len(ms)-2], t.Shape())
+		batch, err := tensor.BroadcastShapes(ms[:len(ms)-2], t.Shape())
 		if err != nil {
-			return refuse.Error(op, tensor.ErrArgument, "%v", err)
+			return err
 		}
 		b.n = m.Size(-1)
 		b.batch, b.event = batch, []int{b.n, b.n}

@@ -638,7 +638,7 @@ func NewMixtureSameFamily(mixture Categorical, component Distribution, opts ...O
 			return refuse.Error(op, tensor.ErrArgument, "the last batch dimension of component must be the number of categories, %d, got batch shape %v", mixture.n, batch)
 		}
 		k := len(batch) - 1
-		if _, err := shapesBroadcast(mixture.batch, batch[:k]); err != nil {
+		if _, err := tensor.BroadcastShapes(mixture.batch, batch[:k]); err != nil {
 			return refuse.Error(op, tensor.ErrArgument, "mixture with batch shape %v does not fit component with batch shape %v", mixture.batch, batch)
 		}
 		b.inner, b.n = []Distribution{mixture, component}, mixture.n

@@ -1,6 +1,7 @@
 package distributions
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -239,7 +240,11 @@ func (t *transform) shape(f func([]int) ([]int, error), shape []int) ([]int, err
 		return slices.Clone(shape), nil
 	}
 	out, err := f(shape)
-	if err != nil {
+	var e *tensor.Error
+	switch {
+	case errors.As(err, &e):
+		return nil, rename(t.name, err)
+	case err != nil:
 		return nil, refuse.Error(t.name, tensor.ErrArgument, "%v", err)
 	}
 	return out, nil
@@ -622,7 +627,7 @@ func NewPowerTransform(exponent any, opts ...Option) Transform {
 	t.forward = func(x *tensor.Tensor) *tensor.Tensor { return x.PowTensor(e) }
 	t.inverse = func(y *tensor.Tensor) *tensor.Tensor { return y.PowTensor(e.Reciprocal()) }
 	t.logDet = func(x, y *tensor.Tensor) *tensor.Tensor { return e.Mul(y).Div(x).Abs().Log() }
-	t.forwardShape = func(shape []int) ([]int, error) { return shapesBroadcast(shape, e.Shape()) }
+	t.forwardShape = func(shape []int) ([]int, error) { return tensor.BroadcastShapes(shape, e.Shape()) }
 	t.inverseShape = t.forwardShape
 	return t
 }
@@ -741,7 +746,7 @@ func NewAffineTransform(loc, scale any, opts ...Option) Transform {
 		}
 		return result.Expand(shape...)
 	}
-	t.forwardShape = func(shape []int) ([]int, error) { return shapesBroadcast(shape, shapes[0], shapes[1]) }
+	t.forwardShape = func(shape []int) ([]int, error) { return tensor.BroadcastShapes(shape, shapes[0], shapes[1]) }
 	t.inverseShape = t.forwardShape
 	t.equal = func(*transform) bool { return true }
 	return t
