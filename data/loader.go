@@ -35,7 +35,6 @@ import (
 	"math"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"sync"
 
 	"github.com/linstock-ml/linstock/internal/handle"
@@ -104,11 +103,8 @@ type Option struct {
 func apply(op string, opts []Option, known ...string) (config, error) {
 	c := config{batch: 1, given: map[string]bool{}}
 	for _, o := range opts {
-		switch {
-		case o.set == nil:
-			return c, refuse.Error(op, tensor.ErrArgument, "an option is empty")
-		case !slices.Contains(known, o.name):
-			return c, refuse.Error(op, tensor.ErrArgument, "%s", options.Unknown(op, o.name, known))
+		if err := refuse.Option(op, o.name, known); err != nil {
+			return c, err
 		}
 		o.set(&c)
 		c.given[o.name] = true

@@ -69,7 +69,7 @@ func (f *crossEntropy) read(op string, logits, targets *tensor.Tensor, opts []te
 				return err
 			}
 		default:
-			return refuse.Error(op, tensor.ErrArgument, "unknown option %s; the options are Reduction, IgnoreIndex, LabelSmoothing, Weight", name)
+			return refuse.Option(op, name, []string{"Reduction", "IgnoreIndex", "LabelSmoothing", "Weight"})
 		}
 		if !ok {
 			return refuse.Error(op, tensor.ErrArgument, "option %s has the value %v", name, value)

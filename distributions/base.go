@@ -213,14 +213,10 @@ func SetDefaultValidateArgs(on bool) { validateByDefault.Store(on) }
 func read(op string, opts []Option, known ...string) (settings, error) {
 	s := settings{lims: [2]float64{0.499, 0.501}}
 	for _, o := range opts {
-		switch {
-		case o.set == nil:
-			return s, refuse.Error(op, tensor.ErrArgument, "an option is empty")
-		case slices.Contains(known, o.name):
-			o.set(&s)
-		default:
-			return s, refuse.Error(op, tensor.ErrArgument, "%s", options.Unknown(op, o.name, known))
+		if err := refuse.Option(op, o.name, known); err != nil {
+			return s, err
 		}
+		o.set(&s)
 	}
 	return s, nil
 }

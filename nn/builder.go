@@ -3,10 +3,8 @@ package nn
 import (
 	"errors"
 	"math"
-	"slices"
 
 	"github.com/linstock-ml/linstock/autograd"
-	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/internal/testdevice"
 	"github.com/linstock-ml/linstock/tensor"
@@ -27,14 +25,10 @@ func build(op string, opts []Option, known ...string) *builder {
 	b := &builder{op: op, settings: settings{
 		dtype: tensor.DefaultDType(), device: defaultDevice(), groups: 1, paddingIdx: -1, layers: 1, encoders: 6, decoders: 6, hidden: 2048, normType: 2, bagMode: "mean", eps: 1e-5, momentum: 0.1, iterations: 1, divValue: 4, base: 10000}}
 	for _, o := range opts {
-		switch {
-		case o.set == nil:
-			b.fail("an option is empty")
-		case slices.Contains(known, o.name):
-			o.set(&b.settings)
-		default:
-			b.fail("%s", options.Unknown(op, o.name, known))
+		if b.err = refuse.Option(op, o.name, known); b.err != nil {
+			break
 		}
+		o.set(&b.settings)
 	}
 	if !b.dtype.IsFloat() && !b.dtype.IsComplex() && b.dtype != tensor.Invalid {
 		b.fail("parameters cannot be %v", b.dtype)

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/linstock-ml/linstock/autograd"
-	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -259,8 +258,8 @@ func acceptable(op string, opts []tensor.Option, known []string) error {
 		if name == "nil" {
 			return refuse.NilOption(op)
 		}
-		if !slices.Contains(known, name) {
-			return refuse.Error(op, tensor.ErrArgument, "%s", options.Unknown(op, name, known))
+		if err := refuse.Option(op, name, known); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -389,11 +389,8 @@ func (g *Group) note(name string, v float64) {
 func (a *Algorithm) apply(g *Group, opts []Option) error {
 	_, known := a.hypers()
 	for _, o := range opts {
-		if o.set == nil {
-			return refuse.Error(a.Name, tensor.ErrArgument, "an option is empty")
-		}
-		if !slices.Contains(known, o.name) {
-			return refuse.Error(a.Name, tensor.ErrArgument, "%s", options.Unknown(a.Name, o.name, known))
+		if err := refuse.Option(a.Name, o.name, known); err != nil {
+			return err
 		}
 		o.set(g)
 	}

@@ -503,11 +503,8 @@ type scheduleOptions struct {
 // setOptions sets the options that op knows.
 func (o *scheduleOptions) setOptions(op string, known []string, opts []ScheduleOption) error {
 	for _, opt := range opts {
-		if opt.set == nil {
-			return refuse.Error(op, tensor.ErrArgument, "an option is empty")
-		}
-		if !slices.Contains(known, opt.name) {
-			return refuse.Error(op, tensor.ErrArgument, "%s", options.Unknown(op, opt.name, known))
+		if err := refuse.Option(op, opt.name, known); err != nil {
+			return err
 		}
 		opt.set(o)
 	}

@@ -4,8 +4,10 @@ package refuse
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/linstock-ml/linstock/internal/callsite"
+	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -22,6 +24,17 @@ func Nil(op, what string) error {
 // NilOption returns the error for an option that is nil.
 func NilOption(op string) error {
 	return Error(op, tensor.ErrArgument, "an option is nil")
+}
+
+// Option returns nil if op accepts the option of this name, which must be in known. An option without a name is an empty one.
+func Option(op, name string, known []string) error {
+	switch {
+	case name == "":
+		return Error(op, tensor.ErrArgument, "an option is empty")
+	case !slices.Contains(known, name):
+		return Error(op, tensor.ErrArgument, "%s", options.Unknown(op, name, known))
+	}
+	return nil
 }
 
 // Tensor returns a failed tensor that carries the error of Error.

@@ -12,6 +12,7 @@ import (
 	"github.com/linstock-ml/linstock/cuda"
 	"github.com/linstock-ml/linstock/data"
 	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/distributions"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
@@ -122,6 +123,42 @@ func TestNilOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestOptionsAreRefused tests that an empty option and one that a constructor does not have are errors with its name.
+func TestOptionsAreRefused(t *testing.T) {
+	leak.Check(t)
+	params := []*tensor.Tensor{tensor.Ones([]int{2}).RequiresGrad_()}
+	defer params[0].Release()
+	set, err := data.NewTensorDataset(params[0].Detach())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Release()
+	sgd, err := optim.NewSGD(params, 0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sgd.Release()
+	for op, errs := range map[string][2]error{
+		"NewLinear": {nn.NewLinear(2, 2, nn.Option{}).Err(), nn.NewLinear(2, 2, nn.Groups(2)).Err()},
+		"SGD":       {second(optim.NewSGD(params, 0.1, optim.Option{})), second(optim.NewSGD(params, 0.1, optim.Rho(0.5)))},
+		"CyclicLR":  {cyclic(sgd, optim.ScheduleOption{}), cyclic(sgd, optim.Patience(1))},
+		"NewLoader": {second(data.NewLoader(set, data.Option{})), second(data.NewLoader(set, data.NumSamples(3)))},
+		"NewNormal": {distributions.NewNormal(0, 1, distributions.Option{}).Err(), distributions.NewNormal(0, 1, distributions.Loc(0)).Err()},
+	} {
+		for i, want := range []string{"an option is empty", "unknown option "} {
+			var e *tensor.Error
+			if !errors.As(errs[i], &e) || e.Kind != tensor.ErrArgument || e.Op != op || !strings.HasPrefix(e.Message, want) {
+				t.Errorf("%s: got %v, want ErrArgument: %s", op, errs[i], want)
+			}
+		}
+	}
+}
+
+func cyclic(o *optim.Optimizer, opt optim.ScheduleOption) error {
+	lr := []float64{0.1}
+	return second(optim.NewScheduler(o, optim.CyclicLR(lr, lr, 5, opt)))
 }
 
 func second[T any](_ T, err error) error { return err }
