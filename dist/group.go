@@ -354,7 +354,7 @@ func dense(op, name string, t *tensor.Tensor) error {
 
 // call calls f as await does, unless ctx has ended, and returns the error that names the ranks that are gone.
 func (g *Group) call(ctx context.Context, op, what string, f func(n cshim.Group) error) error {
-	if err := live(op, ctx); err != nil {
+	if err := refuse.Ended(op, ctx, ErrTimeout); err != nil {
 		return err
 	}
 	failure, err := g.await(ctx, op, what, f)

@@ -189,7 +189,7 @@ func firstHost(lists ...string) string {
 // PyTorch: torch.distributed.init_process_group.
 func Init(ctx context.Context, opts ...Option) (*Group, error) {
 	const op = "Init"
-	if err := live(op, ctx); err != nil {
+	if err := refuse.Ended(op, ctx, ErrTimeout); err != nil {
 		return nil, err
 	}
 	o, err := optionsOf(op, opts)

@@ -150,7 +150,7 @@ func Shard(ctx context.Context, g *Group, module any, opts ...ShardOption) (*FSD
 			return nil, refuse.Error(op, tensor.ErrArgument, "the dtype %v is not a floating-point one", d)
 		}
 	}
-	if err := live(op, ctx); err != nil {
+	if err := refuse.Ended(op, ctx, ErrTimeout); err != nil {
 		return nil, err
 	}
 	if err := g.check(op); err != nil {

@@ -146,7 +146,7 @@ func NewTCPStore(ctx context.Context, addr string, server bool, opts ...Option) 
 }
 
 func tcpStore(ctx context.Context, op, addr string, t cshim.TCPStore, timeout time.Duration) (*Store, error) {
-	if err := live(op, ctx); err != nil {
+	if err := refuse.Ended(op, ctx, ErrTimeout); err != nil {
 		return nil, err
 	}
 	host, port, err := net.SplitHostPort(addr)
@@ -236,17 +236,6 @@ func orTimeout(err error) error {
 		return errors.Join(ErrTimeout, err)
 	}
 	return err
-}
-
-// live returns an error if ctx is nil or has ended.
-func live(op string, ctx context.Context) error {
-	if ctx == nil {
-		return refuse.Nil(op, "a context")
-	}
-	if err := ctx.Err(); err != nil {
-		return endedBy(op, err)
-	}
-	return nil
 }
 
 // endedBy returns the error of a call whose context has ended.
@@ -345,7 +334,7 @@ func (s *Store) key(op, key string, f func(n cshim.Store) error) error {
 
 // waiting calls f with the milliseconds and the flag that end its wait with ctx.
 func waiting(ctx context.Context, op string, timeout time.Duration, f func(milliseconds int64, cancel *int32) error) error {
-	if err := live(op, ctx); err != nil {
+	if err := refuse.Ended(op, ctx, ErrTimeout); err != nil {
 		return err
 	}
 	cancel := new(int32)
@@ -403,7 +392,7 @@ func (s *Store) Set(key string, value []byte) error {
 
 // await calls f as waiting does. It ends with ctx and Close also if the store's host does not answer.
 func await[T any](ctx context.Context, op string, s *Store, f func(n cshim.Store, milliseconds int64, cancel *int32) (T, error)) (v T, err error) {
-	if err := live(op, ctx); err != nil {
+	if err := refuse.Ended(op, ctx, ErrTimeout); err != nil {
 		return v, err
 	}
 	n, err := s.acquire(op)

@@ -310,7 +310,7 @@ func (w *Work) Source() int {
 
 // run starts a collective and waits for it. If ctx ends, it aborts the group, so that the tensors are not in use afterwards.
 func (g *Group) run(ctx context.Context, op string, start func() (*Work, error)) error {
-	if err := live(op, ctx); err != nil {
+	if err := refuse.Ended(op, ctx, ErrTimeout); err != nil {
 		return err
 	}
 	w, err := start()

@@ -195,17 +195,6 @@ type plan struct {
 	Err   string
 }
 
-// live returns an error if ctx is nil or has ended before the call.
-func live(ctx context.Context, op string) error {
-	if ctx == nil {
-		return refuse.Nil(op, "a context")
-	}
-	if err := ctx.Err(); err != nil {
-		return refuse.Error(op, err, "%v", err)
-	}
-	return nil
-}
-
 // gather returns v of all ranks; without a group there is one. If ctx has ended, it aborts the group, since the other
 // ranks wait for this one.
 func gather[T any](ctx context.Context, g *dist.Group, v T) ([]T, error) {
@@ -350,7 +339,7 @@ func (w *Saving) Done() bool {
 
 // begin agrees with the other ranks on who writes what, and writes the values.
 func begin(ctx context.Context, op string, g *dist.Group, dir string, state State, copied bool) (s *saver, err error) {
-	if err := live(ctx, op); err != nil {
+	if err := refuse.Ended(op, ctx, dist.ErrTimeout); err != nil {
 		return nil, err
 	}
 	s = &saver{op: op, g: g, rank: max(0, g.Rank()), dir: located(dir)}
@@ -544,7 +533,7 @@ func (s *saver) finish(ctx context.Context) error {
 // reads either the old one or the new one. PyTorch: torch.distributed.checkpoint.load.
 func Load(ctx context.Context, g *dist.Group, dir string, state State) error {
 	const op = "dcp.Load"
-	if err := live(ctx, op); err != nil {
+	if err := refuse.Ended(op, ctx, dist.ErrTimeout); err != nil {
 		return err
 	}
 	return agree(ctx, g, op, tensor.WithScope(func() error { return load(ctx, op, located(dir), state) }))

@@ -976,6 +976,13 @@ func TestErrors(t *testing.T) {
 		var nothing context.Context
 		_, err := dcp.SaveAsync(nothing, nil, dir, dcp.State{})
 		check("nil", "a context", errors.Join(err, dcp.Load(nothing, nil, dir, dcp.State{}), dcp.Save(nothing, nil, dir, dcp.State{})))
+		late, end := context.WithTimeout(ctx, 0)
+		defer end()
+		for _, err := range []error{dcp.Load(late, nil, dir, dcp.State{}), dcp.Save(late, nil, dir, dcp.State{})} {
+			if !errors.Is(err, dist.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a context whose deadline has expired: %v", err)
+			}
+		}
 		if err := os.Truncate(filepath.Join(dir, "b.safetensors"), 20); err != nil {
 			return err
 		}

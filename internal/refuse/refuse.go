@@ -2,6 +2,7 @@
 package refuse
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -35,6 +36,22 @@ func Option(op, name string, known []string) error {
 		return Error(op, tensor.ErrArgument, "%s", options.Unknown(op, name, known))
 	}
 	return nil
+}
+
+// Ended returns an error of op if ctx is nil or has ended; the error of an expired deadline wraps late, too.
+func Ended(op string, ctx context.Context, late error) error {
+	if ctx == nil {
+		return Nil(op, "a context")
+	}
+	kind := ctx.Err()
+	if kind == nil {
+		return nil
+	}
+	message := kind.Error()
+	if errors.Is(kind, context.DeadlineExceeded) {
+		kind = errors.Join(late, kind)
+	}
+	return Error(op, kind, "%s", message)
 }
 
 // Tensor returns a failed tensor that carries the error of Error.
