@@ -75,28 +75,8 @@ var (
 	errExited = errors.New("linstock: serve: the batch's function ended its goroutine (runtime.Goexit)")
 )
 
-// PanicError is the error of the requests of a batch whose function has panicked.
-type PanicError struct {
-	Value any    // the value of the panic
-	Stack []byte // the stack of the goroutine, as debug.Stack formats it
-}
-
-// Error returns the value of the panic as text.
-func (e *PanicError) Error() string {
-	if e == nil {
-		return "<nil>"
-	}
-	return fmt.Sprintf("linstock: serve: the batch's function panicked: %v", e.Value)
-}
-
-// Unwrap returns the value of the panic if it is an error.
-func (e *PanicError) Unwrap() error {
-	if e == nil {
-		return nil
-	}
-	err, _ := e.Value.(error)
-	return err
-}
+// PanicError is in the error of the requests of a batch whose function has panicked, for errors.As.
+type PanicError = tensor.PanicError
 
 // Option is an option of NewBatcher.
 type Option func(*config)
@@ -470,7 +450,7 @@ func (b *Batcher[In, Out]) compute(batch []*request[In, Out]) {
 	err := errExited // unless replaced below
 	defer func() {
 		if v := recover(); v != nil {
-			err = &PanicError{v, debug.Stack()}
+			err = &tensor.Error{Op: "serve", Message: fmt.Sprintf("the batch's function panicked: %v", v), Kind: &PanicError{Value: v, Stack: debug.Stack()}}
 		}
 		b.answer(batch, outs, err)
 	}()
