@@ -862,15 +862,49 @@ func TestZeroRedundancyOptimizer(t *testing.T) {
 		defer z.Release()
 		var none *dist.ZeroRedundancyOptimizer
 		none.Release()
+		none.ZeroGrad()
 		_, beyond := z.ConsolidateState(ctx, 2)
 		_, nothing := none.ConsolidateState(ctx, 0)
-		for i, err := range []error{beyond, nothing, z.LoadStateDict(optim.State{}), none.LoadStateDict(optim.State{}), none.Step(), none.ZeroGrad(),
+		for i, err := range []error{beyond, nothing, z.LoadStateDict(optim.State{}), none.LoadStateDict(optim.State{}), none.Step(),
 			z.LoadStateDict(optim.State{ParamGroups: []map[string]any{{"params": []any{0}}}})} {
 			if err == nil {
 				t.Errorf("call %d: no error", i)
 			}
 		}
 		return g.Barrier(ctx) // rank 0 must not close its connections while rank 1 still connects
+	})
+}
+
+// TestZeroGradFails tests that Step returns the error of ZeroGrad, once, with either optimizer.
+func TestZeroGradFails(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 1, func(g *dist.Group) error {
+		build := func(ps []*tensor.Tensor) (*optim.Optimizer, error) { return optim.NewSGD(ps, 0.1) }
+		ps := []*tensor.Tensor{nn.NewParameter(tensor.Ones([]int{2}))}
+		plain, err := build(ps)
+		if err != nil {
+			return err
+		}
+		defer plain.Release()
+		divided, err := dist.NewZeroRedundancyOptimizer(g, ps, build)
+		if err != nil {
+			return err
+		}
+		defer divided.Release()
+		ps[0].Release()
+		for _, opt := range []interface {
+			ZeroGrad()
+			Step() error
+		}{plain, divided} {
+			opt.ZeroGrad()
+			opt.ZeroGrad()
+			for i, want := range []bool{true, false} {
+				if err := opt.Step(); strings.Contains(fmt.Sprint(err), "ZeroGrads: ") != want {
+					t.Errorf("%T: step %d: %v", opt, i, err)
+				}
+			}
+		}
+		return nil
 	})
 }
 

@@ -20,6 +20,7 @@ type ZeroRedundancyOptimizer struct {
 	local  *optim.Optimizer
 	params []*tensor.Tensor
 	parts  [][]int // the numbers of each rank's parameters
+	sticky error   // of ZeroGrad, for the next Step
 }
 
 // NewZeroRedundancyOptimizer divides params, the same on all ranks of g, and calls build with this rank's part:
@@ -120,7 +121,11 @@ func (z *ZeroRedundancyOptimizer) Step() error {
 	if !z.made() {
 		return refuse.Nil("Step", "an optimizer")
 	}
-	if err := z.local.Step(); err != nil {
+	err := z.sticky
+	if z.sticky = nil; err == nil {
+		err = z.local.Step()
+	}
+	if err != nil {
 		_ = z.g.Abort() // the other ranks wait for this one
 		return err
 	}
@@ -132,12 +137,14 @@ func (z *ZeroRedundancyOptimizer) Step() error {
 	return nil
 }
 
-// ZeroGrad removes the gradients of all parameters.
-func (z *ZeroRedundancyOptimizer) ZeroGrad() error {
+// ZeroGrad sets the gradients of all parameters to nil. The next Step returns its error, if any.
+func (z *ZeroRedundancyOptimizer) ZeroGrad() {
 	if !z.made() {
-		return refuse.Nil("ZeroGrad", "an optimizer")
+		return
 	}
-	return tensor.ZeroGrads(z.params, true)
+	if err := tensor.ZeroGrads(z.params, true); err != nil && z.sticky == nil {
+		z.sticky = err
+	}
 }
 
 // Part returns the parameters of which this rank has the state, by their numbers among all.

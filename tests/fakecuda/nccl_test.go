@@ -541,9 +541,9 @@ func trainDivided(g *dist.Group, d tensor.Device) (results []float64, err error)
 	}
 	defer opt.Release()
 	for i := range 3 {
-		err := opt.ZeroGrad()
+		opt.ZeroGrad()
 		loss := ddp.Forward(wave(d, 2*i+g.Rank(), 5, 6)).Square().Mean()
-		if err := errors.Join(err, loss.Backward(), opt.Step()); err != nil {
+		if err := errors.Join(loss.Backward(), opt.Step()); err != nil {
 			return nil, err
 		}
 		l, err := loss.Item()
