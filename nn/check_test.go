@@ -241,7 +241,7 @@ func TestRequiresGradMakesParameters(t *testing.T) {
 		if nn.Check(m) == nil {
 			t.Error("Check accepts a plain tensor")
 		}
-		return nn.RequiresGrad_(m, true)
+		return nn.RequiresGrad_(m)
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -151,11 +151,11 @@ func ZeroGrad(m any) error {
 	return tensor.ZeroGrads(params, true)
 }
 
-// RequiresGrad_ turns the recording of gradients on or off for all parameters of m, for example to freeze part of a
-// model. Then it returns Check's error, if any. PyTorch: Module.requires_grad_.
-func RequiresGrad_(m any, on bool) error {
+// RequiresGrad_ makes all parameters of m require a gradient, or with RequiresGrad_(m, false) not require one, for example
+// to freeze part of a model. Then it returns Check's error, if any. PyTorch: Module.requires_grad_.
+func RequiresGrad_(m any, on ...bool) error {
 	for _, n := range collect(m, false) {
-		if err := n.Tensor.RequiresGrad_(on).Err(); err != nil {
+		if err := n.Tensor.RequiresGrad_(on...).Err(); err != nil {
 			return err
 		}
 	}
