@@ -19,7 +19,6 @@ func TestTwin(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		nn.Release(r.model)
-		nn.Release(r.masters)
 		r.teacher.Release()
 		r.opt.Release()
 	})

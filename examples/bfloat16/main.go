@@ -1,5 +1,6 @@
 // Bfloat16 trains a network whose weights, activations and gradients are bfloat16 while the optimizer updates float32
-// copies of the weights, the masters, so that small updates are not rounded away (Micikevicius et al. 2017).
+// copies of the weights, the masters (optim.MasterWeights), so that small updates are not rounded away (Micikevicius et
+// al. 2017).
 //
 //	go run ./cmd/linstock setup    # once
 //	go run ./examples/bfloat16
