@@ -17,10 +17,10 @@ import (
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
-	"github.com/linstock-ml/linstock/internal/proc"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/tests/internal/proc"
 	"github.com/linstock-ml/linstock/vram"
 )
 

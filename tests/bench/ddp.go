@@ -9,10 +9,10 @@ import (
 
 	"github.com/linstock-ml/linstock/dist"
 	"github.com/linstock-ml/linstock/internal/launch"
-	"github.com/linstock-ml/linstock/internal/worker"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/tests/internal/worker"
 )
 
 // peerVar is set in rank 1 of a task of two ranks: the port of the job's store. Rank 0 is the arm, which starts rank 1 as a

@@ -26,9 +26,9 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/linstock-ml/linstock/cshim"
-	"github.com/linstock-ml/linstock/internal/stats"
-	"github.com/linstock-ml/linstock/internal/worker"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/tests/internal/stats"
+	"github.com/linstock-ml/linstock/tests/internal/worker"
 )
 
 // raised keeps large blocks in the heap. By default glibc returns them to the kernel at every free, which alone

@@ -35,7 +35,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/linstock-ml/linstock/internal/scorecard"
+	"github.com/linstock-ml/linstock/tests/internal/scorecard"
 )
 
 const (

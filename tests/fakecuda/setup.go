@@ -9,7 +9,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/linstock-ml/linstock/internal/scorecard"
+	"github.com/linstock-ml/linstock/tests/internal/scorecard"
 )
 
 // Setup runs setup.sh, which builds what is missing, and returns the environment of a program that runs over

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/linstock-ml/linstock/cshim"
-	"github.com/linstock-ml/linstock/internal/scorecard"
+	"github.com/linstock-ml/linstock/tests/internal/scorecard"
 )
 
 // runExceptions throws each kind of exception at the entry of each function of the C API, first one at a time in a C

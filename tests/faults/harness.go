@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
-	"github.com/linstock-ml/linstock/internal/scorecard"
 	"github.com/linstock-ml/linstock/tests/fakecuda"
+	"github.com/linstock-ml/linstock/tests/internal/scorecard"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/linstock-ml/linstock/internal/scorecard"
+	"github.com/linstock-ml/linstock/tests/internal/scorecard"
 )
 
 type row struct {

@@ -26,7 +26,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/linstock-ml/linstock/internal/scorecard"
+	"github.com/linstock-ml/linstock/tests/internal/scorecard"
 )
 
 // objectFormat is the value of -format for the files of torch.save and NumPy.

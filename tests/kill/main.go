@@ -24,11 +24,11 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/checkpoint"
-	"github.com/linstock-ml/linstock/internal/scorecard"
-	"github.com/linstock-ml/linstock/internal/worker"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/tests/internal/scorecard"
+	"github.com/linstock-ml/linstock/tests/internal/worker"
 )
 
 func main() {

@@ -23,7 +23,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/internal/lastuse"
-	"github.com/linstock-ml/linstock/internal/scorecard"
+	"github.com/linstock-ml/linstock/tests/internal/scorecard"
 )
 
 const (

@@ -15,7 +15,7 @@ import (
 	"strings"
 
 	"github.com/linstock-ml/linstock/internal/lastuse"
-	"github.com/linstock-ml/linstock/internal/scorecard"
+	"github.com/linstock-ml/linstock/tests/internal/scorecard"
 )
 
 // buildLinstock builds the command in dir. Equal sources give equal bytes, for which the build cache holds the

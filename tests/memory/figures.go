@@ -10,10 +10,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/linstock-ml/linstock/internal/stats"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/tests/fakecuda"
-	"github.com/linstock-ml/linstock/tests/memory/program"
+	"github.com/linstock-ml/linstock/tests/internal/program"
+	"github.com/linstock-ml/linstock/tests/internal/stats"
 	"github.com/linstock-ml/linstock/vram"
 )
 

@@ -22,9 +22,9 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
-	"github.com/linstock-ml/linstock/internal/scorecard"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/tests/fakecuda"
+	"github.com/linstock-ml/linstock/tests/internal/scorecard"
 )
 
 type figure struct {

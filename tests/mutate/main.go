@@ -32,7 +32,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/linstock-ml/linstock/internal/scorecard"
+	"github.com/linstock-ml/linstock/tests/internal/scorecard"
 )
 
 //go:embed equivalent.txt

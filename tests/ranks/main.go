@@ -16,7 +16,7 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/linstock-ml/linstock/internal/scorecard"
+	"github.com/linstock-ml/linstock/tests/internal/scorecard"
 )
 
 func main() {

@@ -11,10 +11,10 @@ import (
 	"os"
 	"runtime"
 
-	"github.com/linstock-ml/linstock/internal/proc"
-	"github.com/linstock-ml/linstock/internal/scorecard"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/tests/internal/proc"
+	"github.com/linstock-ml/linstock/tests/internal/scorecard"
 )
 
 const (

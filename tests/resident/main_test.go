@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/leak"
-	"github.com/linstock-ml/linstock/internal/proc"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/tests/internal/proc"
 	"github.com/linstock-ml/linstock/vram"
 )
 

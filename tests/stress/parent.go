@@ -17,8 +17,8 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
-	"github.com/linstock-ml/linstock/internal/scorecard"
-	"github.com/linstock-ml/linstock/internal/worker"
+	"github.com/linstock-ml/linstock/tests/internal/scorecard"
+	"github.com/linstock-ml/linstock/tests/internal/worker"
 )
 
 // parent draws the rounds and lets a child run them.

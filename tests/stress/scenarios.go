@@ -15,7 +15,7 @@ import (
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/data"
 	"github.com/linstock-ml/linstock/tensor"
-	"github.com/linstock-ml/linstock/tests/memory/program"
+	"github.com/linstock-ml/linstock/tests/internal/program"
 	"github.com/linstock-ml/linstock/vram"
 )
 

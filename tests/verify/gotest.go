@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/internal/leak"
-	"github.com/linstock-ml/linstock/internal/scorecard"
+	"github.com/linstock-ml/linstock/tests/internal/scorecard"
 )
 
 // forcedGC runs the library's tests with the build tag linstock_gc: a sweep, which includes a garbage

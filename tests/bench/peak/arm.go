@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/autograd"
-	"github.com/linstock-ml/linstock/internal/proc"
-	"github.com/linstock-ml/linstock/internal/stats"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/tests/internal/proc"
+	"github.com/linstock-ml/linstock/tests/internal/stats"
 	"github.com/linstock-ml/linstock/vram"
 )
 

@@ -20,8 +20,8 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/linstock-ml/linstock/cshim"
-	"github.com/linstock-ml/linstock/internal/stats"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/tests/internal/stats"
 )
 
 type options struct {

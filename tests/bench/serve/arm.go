@@ -13,10 +13,10 @@ import (
 	"sync"
 
 	"github.com/linstock-ml/linstock/autograd"
-	"github.com/linstock-ml/linstock/internal/proc"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/serve"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/tests/internal/proc"
 )
 
 // serveGo is the Go server. It ends when its standard input does.

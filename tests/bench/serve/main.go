@@ -29,9 +29,9 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
-	"github.com/linstock-ml/linstock/internal/proc"
-	"github.com/linstock-ml/linstock/internal/stats"
-	"github.com/linstock-ml/linstock/internal/worker"
+	"github.com/linstock-ml/linstock/tests/internal/proc"
+	"github.com/linstock-ml/linstock/tests/internal/stats"
+	"github.com/linstock-ml/linstock/tests/internal/worker"
 )
 
 // widths are the sizes of the network's layers: linear layers with ReLU between them.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/linstock-ml/linstock/internal/proc"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/tests/internal/proc"
 )
 
 // warmUp is how long steps run before they are timed. In Go the runtime's monitor thread polls for this long after a pause.

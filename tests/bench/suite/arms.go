@@ -11,7 +11,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/linstock-ml/linstock/internal/worker"
+	"github.com/linstock-ml/linstock/tests/internal/worker"
 )
 
 // A program computes a workload in a language. It answers lines as runArm says.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/linstock-ml/linstock/internal/scorecard"
+	"github.com/linstock-ml/linstock/tests/internal/scorecard"
 )
 
 // A cell is a measurement that is made and kept as a whole.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
-	"github.com/linstock-ml/linstock/internal/stats"
+	"github.com/linstock-ml/linstock/tests/internal/stats"
 )
 
 // A titled table.

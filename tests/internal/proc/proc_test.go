@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/linstock-ml/linstock/internal/proc"
+	"github.com/linstock-ml/linstock/tests/internal/proc"
 )
 
 // TestStatus tests that the sizes of this process are in bytes, and the errors.
