@@ -1,6 +1,7 @@
-// Package handle holds functions of package tensor that the library's other packages use and programs do not. Package
-// tensor sets them when it is initialized. Functions with tensor parameters have type any, because this package cannot
-// import tensor; the package that uses one asserts its type once, when it is initialized.
+// Package handle holds functions of packages tensor, nn and dist that the library's other packages use and programs do
+// not. Each package sets its functions when it is initialized; those without a note are package tensor's. Functions with
+// tensor parameters have type any, because this package cannot import tensor; the package that uses one asserts its type
+// once, when it is initialized.
 package handle
 
 import (
@@ -36,24 +37,13 @@ var (
 	RegisterMulti any // func(op string, ts []*tensor.Tensor, first bool, f func(grads []*tensor.Tensor) error) (remove func(), err error)
 	TieFunction   any // func(inputs, outputs, saved []*tensor.Tensor, f func(grads, saved []*tensor.Tensor, needs []bool) ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error)
 	// RecordStream records that a stream uses t's memory: func(t *tensor.Tensor, device int32, id int64) error.
-	RecordStream any
-	// SetBatchNorm makes the batch normalizations of a model normalize by f in training, and returns their number:
-	// func(model any, f func(x, weight, bias, runningMean, runningVar *tensor.Tensor, momentum, eps float64) *tensor.Tensor) int.
-	SetBatchNorm any
-	// PeerFailure returns the error of a backward pass in which a connection to another process was lost, or nil.
-	PeerFailure func(op string, err error) error
-	// BeginBackward is called before each backward pass, and what it returns, unless it is nil, afterwards: with the error of
-	// the pass, to return the one that counts. It may be nil.
-	BeginBackward func() (end func(err error) error)
+	RecordStream  any
 	WithHandles   any // func(op string, ts []*tensor.Tensor, f func(h []cshim.Handle) error) error; h is valid during f
 	WithAutocast  any // func(device tensor.DeviceType, dtype tensor.DType, f func() error) error
 	AutocastDType any // func(device tensor.DeviceType) tensor.DType
 	// WithRemade runs f; the graph keeps no storage of sources, and a backward pass takes it from again:
 	// func(sources []*tensor.Tensor, again func(i int) (*tensor.Tensor, error), f func() error) error.
 	WithRemade any
-	// Places returns for each parameter of a model functions that set the fields that hold it; nil for a parameter that
-	// is held where it cannot be replaced: func(model any) map[*tensor.Tensor][]func(t *tensor.Tensor).
-	Places any
 	// Rounds from, float32, to to, bfloat16, up or down at random.
 	RoundStochastic any // func(to, from *tensor.Tensor) error
 	// Returns the activation of x.Linear(weight, bias), in one native call.
@@ -121,3 +111,22 @@ var WithThread func(f func() error) error
 // ForgetCasts drops the casts of weights that regions of autocast keep, because weights were changed: those of all
 // regions if everywhere, and otherwise those of this goroutine's region.
 var ForgetCasts = func(everywhere bool) {}
+
+// Package nn sets these.
+var (
+	// Places returns for each parameter of a model functions that set the fields that hold it; nil for a parameter that
+	// is held where it cannot be replaced: func(model any) map[*tensor.Tensor][]func(t *tensor.Tensor).
+	Places any
+	// SetBatchNorm makes the batch normalizations of a model normalize by f in training, and returns their number:
+	// func(model any, f func(x, weight, bias, runningMean, runningVar *tensor.Tensor, momentum, eps float64) *tensor.Tensor) int.
+	SetBatchNorm any
+)
+
+// Package dist sets these. They are nil in programs without it.
+var (
+	// PeerFailure returns the error of a backward pass in which a connection to another process was lost, or nil.
+	PeerFailure func(op string, err error) error
+	// BeginBackward is called before each backward pass, and what it returns, unless it is nil, afterwards: with the
+	// error of the pass, to return the one that counts.
+	BeginBackward func() (end func(err error) error)
+)
