@@ -137,7 +137,7 @@ type settings struct {
 	validate                         *bool
 	probs, logits, loc, scale        any
 	covariance, precision, scaleTril *tensor.Tensor
-	totalCount, concentration        any
+	concentration                    any
 	lims                             [2]float64
 	cacheSize, eventDim, dim         int
 	lengths                          []int
@@ -167,9 +167,6 @@ func Scale(v any) Option { return Option{"Scale", func(s *settings) { s.scale = 
 func Concentration(v any) Option {
 	return Option{"Concentration", func(s *settings) { s.concentration = v }}
 }
-
-// TotalCount sets the number of trials, a number or a tensor; 1 by default. PyTorch: total_count.
-func TotalCount(v any) Option { return Option{"TotalCount", func(s *settings) { s.totalCount = v }} }
 
 // CovarianceMatrix sets the covariance matrices, of shape (..., D, D). PyTorch: covariance_matrix.
 func CovarianceMatrix(m *tensor.Tensor) Option {
