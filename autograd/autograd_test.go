@@ -405,6 +405,38 @@ func TestGradCheckOfTooManyElements(t *testing.T) {
 	}
 }
 
+// TestGradCheckOptions tests the step and the tolerances with x^3 at 1: the numerical derivative is 3+eps^2.
+func TestGradCheckOptions(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.Ones([]int{1}, tensor.Float64).RequiresGrad_()
+		cubed := func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].Pow(3) }
+		for i, c := range []struct {
+			opts []autograd.CheckOption
+			want string // "": no error
+		}{
+			{nil, ""},
+			{[]autograd.CheckOption{autograd.Eps(0.1)}, "is 3.01"},
+			{[]autograd.CheckOption{autograd.Eps(0.1), autograd.Atol(0.02)}, ""},
+			{[]autograd.CheckOption{autograd.Eps(0.1), autograd.Rtol(0.01)}, ""},
+			{[]autograd.CheckOption{autograd.Eps(0.01)}, ""},
+			{[]autograd.CheckOption{autograd.Eps(0.01), autograd.Rtol(0)}, "is 3.0000"},
+			{[]autograd.CheckOption{autograd.Eps(0)}, "eps must be positive"},
+			{[]autograd.CheckOption{autograd.Atol(-1)}, "at least 0"},
+			{[]autograd.CheckOption{autograd.Rtol(-1)}, "at least 0"},
+		} {
+			err := autograd.GradCheck(cubed, []*tensor.Tensor{x}, c.opts...)
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("case %d: got %v, want %q", i, err, c.want)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestGradCheckOperators(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {

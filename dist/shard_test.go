@@ -923,3 +923,42 @@ func TestShardNormIsNaN(t *testing.T) {
 		return nil
 	})
 }
+
+// inputType notes the dtype of its last input.
+type inputType struct {
+	Linear *nn.Linear
+	seen   tensor.DType
+}
+
+func (m *inputType) Forward(x *tensor.Tensor) *tensor.Tensor {
+	m.seen = x.DType()
+	return m.Linear.Forward(x.To(m.Linear.Weight.DType()))
+}
+
+// TestCastForwardInputs tests that Forward casts its input to the dtype of ParamDType unless the option is false.
+func TestCastForwardInputs(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 1, func(g *dist.Group) error {
+		for want, opts := range map[tensor.DType][]dist.ShardOption{
+			tensor.BFloat16: {dist.CastForwardInputs()},
+			tensor.Float32:  {dist.CastForwardInputs(false)},
+		} {
+			m := &inputType{Linear: nn.NewLinear(2, 2)}
+			root, err := dist.Shard(ctx, g, m, append(opts, dist.ParamDType(tensor.BFloat16))...)
+			if err != nil {
+				return err
+			}
+			if err := tensor.WithScope(func() error { return root.Forward(tensor.Ones([]int{2})).Err() }); err != nil {
+				return err
+			}
+			if m.seen != want {
+				t.Errorf("the module got %v, want %v", m.seen, want)
+			}
+			nn.Release(m)
+			if err := root.Close(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -259,6 +259,56 @@ func TestZeroValues(t *testing.T) {
 }
 
 // TestHostileTransforms gives transforms and constraints invalid arguments.
+// TestParameters tests options and accessors by what PyTorch's formulas give.
+func TestParameters(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		from := func(v ...float64) *tensor.Tensor { return tensor.FromSlice(v, nil) }
+		factor := tensor.FromSlice([]float64{1, 2}, []int{2, 1})
+		low := distributions.NewLowRankMultivariateNormal(from(0, 0), factor, from(3, 4))
+		f := distributions.NewFisherSnedecor(3, 6)
+		mixture := distributions.NewMixtureSameFamily(distributions.NewCategorical(distributions.Probs(from(0.25, 0.75))), distributions.NewNormal(from(0, 4), 1.0))
+		category, ok := mixture.MixtureDistribution().(distributions.Categorical)
+		if !ok {
+			t.Errorf("the mixture is by a %T", mixture.MixtureDistribution())
+		}
+		for what, c := range map[string]struct {
+			got  *tensor.Tensor
+			want []float64
+		}{
+			"TotalCount, Binomial":         {distributions.NewBinomial(4, distributions.Probs(from(0.25, 0.75))).TotalCount(), []float64{4, 4}},
+			"TotalCount, NegativeBinomial": {distributions.NewNegativeBinomial(5, distributions.Probs(from(0.25))).TotalCount(), []float64{5}},
+			// p/(2p-1) + 1/(2 atanh(1-2p)), and its Taylor series 1/2 + (1/3 + 16/45 x^2) x with x = p - 1/2.
+			"without Lims":          {distributions.NewContinuousBernoulli(distributions.Probs(from(0.3))).Mean(), []float64{0.43022259}},
+			"Lims":                  {distributions.NewContinuousBernoulli(distributions.Probs(from(0.3)), distributions.Lims(0.2, 0.8)).Mean(), []float64{0.43048889}},
+			"DF1":                   {f.DF1(), []float64{3}},
+			"DF2":                   {f.DF2(), []float64{6}},
+			"mean of DF2":           {f.Mean(), []float64{1.5}},
+			"CovFactor":             {low.CovFactor(), []float64{1, 2}},
+			"CovDiag":               {low.CovDiag(), []float64{3, 4}},
+			"covariance":            {low.CovarianceMatrix(), []float64{4, 2, 2, 8}},
+			"MixtureDistribution":   {category.Probs(), []float64{0.25, 0.75}},
+			"ComponentDistribution": {mixture.ComponentDistribution().Mean(), []float64{0, 4}},
+			"mean of a mixture":     {mixture.Mean(), []float64{3}},
+		} {
+			got, err := tensor.Data[float64](c.got.To(tensor.Float64))
+			if err != nil || len(got) != len(c.want) {
+				t.Errorf("%s: got %v, %v, want %v", what, got, err, c.want)
+				continue
+			}
+			for i := range got {
+				if math.Abs(got[i]-c.want[i]) > 1e-7 {
+					t.Errorf("%s: got %v, want %v", what, got, c.want)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestErrorsHaveOneName tests that the error for shapes that do not fit begins with the user's call, and only once.
 func TestErrorsHaveOneName(t *testing.T) {
 	leak.Check(t)
@@ -269,10 +319,10 @@ func TestErrorsHaveOneName(t *testing.T) {
 		_, shape := power.ForwardShape([]int{2})
 		_, inner := distributions.NewComposeTransform(distributions.NewStickBreakingTransform()).ForwardShape(nil)
 		for want, err := range map[string]error{
-			"NewMultivariateNormal: BroadcastShapes: the shapes [[3] [2]]":              distributions.NewMultivariateNormal(ones(2, 2), distributions.ScaleTril(eyes)).Err(),
-			"NewLowRankMultivariateNormal: BroadcastShapes: the shapes [[2] [3] []]":    distributions.NewLowRankMultivariateNormal(ones(2, 2), ones(3, 2, 1), ones(2)).Err(),
-			"NewWishart: BroadcastShapes: the shapes [[3] [2]]":                         distributions.NewWishart(tensor.FromSlice([]float32{3, 4}, nil), distributions.ScaleTril(eyes)).Err(),
-			"PowerTransform: BroadcastShapes: the shapes [[2] [3]]":                     shape,
+			"NewMultivariateNormal: BroadcastShapes: the shapes [[3] [2]]":               distributions.NewMultivariateNormal(ones(2, 2), distributions.ScaleTril(eyes)).Err(),
+			"NewLowRankMultivariateNormal: BroadcastShapes: the shapes [[2] [3] []]":     distributions.NewLowRankMultivariateNormal(ones(2, 2), ones(3, 2, 1), ones(2)).Err(),
+			"NewWishart: BroadcastShapes: the shapes [[3] [2]]":                          distributions.NewWishart(tensor.FromSlice([]float32{3, 4}, nil), distributions.ScaleTril(eyes)).Err(),
+			"PowerTransform: BroadcastShapes: the shapes [[2] [3]]":                      shape,
 			"ComposeTransform: StickBreakingTransform: vectors are needed, got shape []": inner,
 		} {
 			if !errors.Is(err, tensor.ErrArgument) || !strings.HasPrefix(err.Error(), "linstock: "+want) || strings.Count(err.Error(), "linstock: ") != 1 {

@@ -1094,3 +1094,40 @@ func TestTargetsOfCTCLoss(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestValuesByHand tests options and functions by values that PyTorch's formulas give.
+func TestValuesByHand(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		from := func(v ...float64) *tensor.Tensor { return tensor.FromSlice(v, nil) }
+		sequences := []*tensor.Tensor{from(1, 2, 3), from(4)}
+		// A batch norm with variance 3.75 and eps 0.25 divides by 2.
+		weight, bias := nn.FuseLinearBNWeights(tensor.FromSlice([]float64{2, 4}, []int{1, 2}), from(1), from(3), from(3.75), 0.25, from(6), from(1))
+		for what, c := range map[string]struct {
+			got  *tensor.Tensor
+			want []float64
+		}{
+			"PadLeft":            {nn.PadSequence(sequences, nn.BatchFirst(), nn.PadLeft()), []float64{1, 2, 3, 0, 0, 4}},
+			"PadLeft(false)":     {nn.PadSequence(sequences, nn.BatchFirst(), nn.PadLeft(false)), []float64{1, 2, 3, 4, 0, 0}},
+			"distance, p=1":      {nn.NewPairwiseDistance(1).Forward(from(4, 7), from(3, 5)), []float64{3 + 2e-6}},
+			"distance, p=2":      {nn.NewPairwiseDistance(2).Forward(from(3, 4), from(1e-6, 1e-6)), []float64{5}},
+			"weight with a norm": {weight, []float64{6, 12}},
+			"bias with a norm":   {bias, []float64{-5}},
+		} {
+			got, err := tensor.Data[float64](c.got)
+			if err != nil || len(got) != len(c.want) {
+				t.Errorf("%s: got %v, %v, want %v", what, got, err, c.want)
+				continue
+			}
+			for i := range got {
+				if math.Abs(got[i]-c.want[i]) > 1e-12 {
+					t.Errorf("%s: got %v, want %v", what, got, c.want)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
