@@ -793,3 +793,51 @@ func TestAdaptiveLogProbUnderAutocast(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestComplexRecurrentLayers tests that recurrent layers take complex weights, as in PyTorch: without imaginary parts the
+// results and gradients are those of real weights.
+func TestComplexRecurrentLayers(t *testing.T) {
+	leak.Check(t)
+	type layer interface {
+		Forward(x *tensor.Tensor) *tensor.Tensor
+	}
+	for name, m := range map[string]layer{
+		"LSTM": nn.NewLSTM(4, 3, nn.NumLayers(2)), "GRU": nn.NewGRU(4, 3, nn.Bidirectional()),
+		"RNN": nn.NewRNN(4, 3), "projected": nn.NewLSTM(4, 3, nn.ProjSize(2)),
+	} {
+		err := tensor.WithScope(func() error {
+			x := tensor.Randn([]int{5, 2, 4})
+			run := func(x *tensor.Tensor) (y, grad *tensor.Tensor, err error) {
+				x = x.Detach().RequiresGrad_()
+				y = m.Forward(x)
+				loss := y
+				if y.DType().IsComplex() {
+					loss = y.Real()
+				}
+				err = loss.Sum().Backward()
+				return y.Detach(), x.Grad(), err
+			}
+			y, grad, err := run(x)
+			if err != nil {
+				return err
+			}
+			if err := nn.To(m, tensor.Complex64); err != nil {
+				return err
+			}
+			yc, gradc, err := run(x.To(tensor.Complex64))
+			if err != nil {
+				return err
+			}
+			for what, pair := range map[string][2]*tensor.Tensor{"result": {y, yc}, "gradient": {grad, gradc}} {
+				if same, err := pair[0].AllClose(pair[1].Real().Contiguous(), tensor.Atol(1e-6)); err != nil || !same {
+					t.Errorf("%s: another %s with complex weights: %v", name, what, err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		nn.Release(m)
+	}
+}

@@ -202,7 +202,8 @@ void rnn(Args rest, int64_t features, int64_t batch, int64_t gates, bool lstm) {
       refuse("weight " + std::to_string(i) + " is " + c10::toString(w.scalar_type()) + c10::str(w.sizes()) +
              ", not " + c10::toString(params[0].scalar_type()) + c10::str(sizes));
   };
-  if (!c10::isFloatingType(params[0].scalar_type())) refuse("the weights must be floating-point numbers");
+  if (auto type = params[0].scalar_type(); !c10::isFloatingType(type) && !c10::isComplexType(type))
+    refuse("the weights must be floating-point or complex numbers");
   for (int64_t cell = 0; cell < layers * directions; cell++) {
     int64_t in = cell < directions ? features : out * directions, i = cell * each;
     need(i, {gates * hidden, in});

@@ -3,7 +3,9 @@
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_native.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_native.h>
+#include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
 #include <ATen/ops/addmv_native.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/median_native.h>
 #include <ATen/ops/mul_native.h>
 #include <ATen/ops/nanmedian_native.h>
@@ -93,13 +95,30 @@ at::Tensor &mul_sparse(const at::Tensor &self, const at::Tensor &other, at::Tens
   return at::native::mul_out_sparse_cpu(self, other, out);
 }
 
+// MKL reads up to 32 bytes beyond the indices of the columns. It takes them as int32; libtorch converts others.
+at::Tensor with_room(const at::Tensor &mat) {
+  constexpr uintptr_t kRoom = 32, kPage = 4096;
+  at::Tensor csr = mat.layout() == c10::kSparseCsc ? mat.to_sparse_csr() : mat;
+  at::Tensor columns = csr.col_indices();
+  auto end = reinterpret_cast<uintptr_t>(columns.const_data_ptr()) + columns.nbytes();
+  if (columns.scalar_type() == c10::kInt && end % kPage != 0 && end % kPage <= kPage - kRoom) return csr;
+  int64_t n = columns.numel();
+  at::Tensor copy =
+      at::empty({n + static_cast<int64_t>(kRoom / sizeof(int32_t))}, columns.options().dtype(c10::kInt));
+  copy = copy.narrow(0, 0, n).copy_(columns);
+  return at::_sparse_compressed_tensor_unsafe(csr.crow_indices().to(c10::kInt), copy, csr.values(), csr.sizes(),
+                                              csr.options());
+}
+
 // The vector is read as if it had an element for each column.
 at::Tensor &addmv_compressed(const at::Tensor &self, const at::Tensor &mat, const at::Tensor &vec,
                              const at::Scalar &beta, const at::Scalar &alpha, at::Tensor &out) {
   if (mat.dim() != 2 || vec.dim() != 1 || mat.size(1) != vec.size(0))
     throw ArgumentError("a matrix of " + c10::str(mat.sizes()) + " and a vector of " + c10::str(vec.sizes()) +
                         " have no product");
-  return at::native::addmv_out_sparse_compressed(self, mat, vec, beta, alpha, out);
+  bool rows_or_columns = mat.layout() == c10::kSparseCsr || mat.layout() == c10::kSparseCsc;
+  return at::native::addmv_out_sparse_compressed(self, rows_or_columns ? with_room(mat) : mat, vec, beta, alpha,
+                                                 out);
 }
 
 struct Silent final : c10::WarningHandler {
