@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"unsafe"
 
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
@@ -68,7 +69,11 @@ func collate(values []reflect.Value, depth int) ([]*tensor.Tensor, error) {
 		}
 		return []*tensor.Tensor{t}, nil
 	case scalar(kind):
-		return numbers(values, first.Type(), []int{len(values)})
+		all := reflect.MakeSlice(reflect.SliceOf(first.Type()), len(values), len(values))
+		for i, v := range values {
+			all.Index(i).Set(v)
+		}
+		return numbers(all, []int{len(values)})
 	case kind == reflect.Struct:
 		var all []*tensor.Tensor
 		for f := range first.NumField() {
@@ -97,13 +102,11 @@ func collate(values []reflect.Value, depth int) ([]*tensor.Tensor, error) {
 			}
 		}
 		if element := first.Type().Elem(); scalar(element.Kind()) {
-			flat := make([]reflect.Value, 0, len(values)*n)
-			for _, v := range values {
-				for k := range n {
-					flat = append(flat, v.Index(k))
-				}
+			all := reflect.MakeSlice(reflect.SliceOf(element), len(values)*n, len(values)*n)
+			for i, v := range values {
+				reflect.Copy(all.Slice(i*n, (i+1)*n), v)
 			}
-			return numbers(flat, element, []int{len(values), n})
+			return numbers(all, []int{len(values), n})
 		}
 		var all []*tensor.Tensor
 		for k := range n {
@@ -130,66 +133,63 @@ func scalar(k reflect.Kind) bool {
 	return k >= reflect.Bool && k <= reflect.Complex128 && k != reflect.Uint && k != reflect.Uintptr
 }
 
-// numbers returns values of the type of as a tensor.
-func numbers(values []reflect.Value, of reflect.Type, shape []int) ([]*tensor.Tensor, error) {
+// numbers returns the elements of a slice as a tensor.
+func numbers(all reflect.Value, shape []int) ([]*tensor.Tensor, error) {
 	var t *tensor.Tensor
-	switch of {
+	switch all.Type().Elem() {
 	case reflect.TypeFor[tensor.Float16Bits]():
-		t = tensor.FromSlice(convert(values, unsigned[tensor.Float16Bits]), shape)
+		t = fromSlice[tensor.Float16Bits](all, shape)
 	case reflect.TypeFor[tensor.BFloat16Bits]():
-		t = tensor.FromSlice(convert(values, unsigned[tensor.BFloat16Bits]), shape)
+		t = fromSlice[tensor.BFloat16Bits](all, shape)
 	case reflect.TypeFor[tensor.Float8E5M2Bits]():
-		t = tensor.FromSlice(convert(values, unsigned[tensor.Float8E5M2Bits]), shape)
+		t = fromSlice[tensor.Float8E5M2Bits](all, shape)
 	case reflect.TypeFor[tensor.Float8E4M3FNBits]():
-		t = tensor.FromSlice(convert(values, unsigned[tensor.Float8E4M3FNBits]), shape)
+		t = fromSlice[tensor.Float8E4M3FNBits](all, shape)
 	case reflect.TypeFor[tensor.Float8E5M2FNUZBits]():
-		t = tensor.FromSlice(convert(values, unsigned[tensor.Float8E5M2FNUZBits]), shape)
+		t = fromSlice[tensor.Float8E5M2FNUZBits](all, shape)
 	case reflect.TypeFor[tensor.Float8E4M3FNUZBits]():
-		t = tensor.FromSlice(convert(values, unsigned[tensor.Float8E4M3FNUZBits]), shape)
+		t = fromSlice[tensor.Float8E4M3FNUZBits](all, shape)
 	default:
-		t = ofKind(values, of.Kind(), shape)
+		t = ofKind(all, shape)
 	}
 	return []*tensor.Tensor{t}, t.Err()
 }
 
-func ofKind(values []reflect.Value, kind reflect.Kind, shape []int) *tensor.Tensor {
-	switch kind {
+func ofKind(all reflect.Value, shape []int) *tensor.Tensor {
+	switch all.Type().Elem().Kind() {
 	case reflect.Bool:
-		return tensor.FromSlice(convert(values, reflect.Value.Bool), shape)
+		return fromSlice[bool](all, shape)
 	case reflect.Uint8:
-		return tensor.FromSlice(convert(values, unsigned[uint8]), shape)
+		return fromSlice[uint8](all, shape)
 	case reflect.Uint16:
-		return tensor.FromSlice(convert(values, unsigned[uint16]), shape)
+		return fromSlice[uint16](all, shape)
 	case reflect.Uint32:
-		return tensor.FromSlice(convert(values, unsigned[uint32]), shape)
+		return fromSlice[uint32](all, shape)
 	case reflect.Uint64:
-		return tensor.FromSlice(convert(values, reflect.Value.Uint), shape)
+		return fromSlice[uint64](all, shape)
 	case reflect.Int8:
-		return tensor.FromSlice(convert(values, func(v reflect.Value) int8 { return int8(v.Int()) }), shape)
+		return fromSlice[int8](all, shape)
 	case reflect.Int16:
-		return tensor.FromSlice(convert(values, func(v reflect.Value) int16 { return int16(v.Int()) }), shape)
+		return fromSlice[int16](all, shape)
 	case reflect.Int32:
-		return tensor.FromSlice(convert(values, func(v reflect.Value) int32 { return int32(v.Int()) }), shape)
+		return fromSlice[int32](all, shape)
+	case reflect.Int64:
+		return fromSlice[int64](all, shape)
 	case reflect.Float32:
-		return tensor.FromSlice(convert(values, func(v reflect.Value) float32 { return float32(v.Float()) }), shape)
+		return fromSlice[float32](all, shape)
 	case reflect.Float64:
-		return tensor.FromSlice(convert(values, reflect.Value.Float), shape)
+		return fromSlice[float64](all, shape)
 	case reflect.Complex64:
-		return tensor.FromSlice(convert(values, func(v reflect.Value) complex64 { return complex64(v.Complex()) }), shape)
+		return fromSlice[complex64](all, shape)
 	case reflect.Complex128:
-		return tensor.FromSlice(convert(values, reflect.Value.Complex), shape)
+		return fromSlice[complex128](all, shape)
 	}
-	return tensor.FromSlice(convert(values, reflect.Value.Int), shape)
+	return fromSlice[int](all, shape)
 }
 
-func unsigned[E ~uint8 | ~uint16 | ~uint32](v reflect.Value) E { return E(v.Uint()) }
-
-func convert[E any](values []reflect.Value, f func(reflect.Value) E) []E {
-	out := make([]E, len(values))
-	for i, v := range values {
-		out[i] = f(v)
-	}
-	return out
+// fromSlice returns the elements of a slice as a tensor. Their type is E, or a program's type that is defined as E.
+func fromSlice[E tensor.Element](all reflect.Value, shape []int) *tensor.Tensor {
+	return tensor.FromSlice(unsafe.Slice((*E)(all.UnsafePointer()), all.Len()), shape)
 }
 
 // misfit returns the error of samples that cannot be stacked, with the number of the first faulty one if it is known.

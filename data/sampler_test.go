@@ -579,6 +579,8 @@ func TestDefaultCollate(t *testing.T) {
 		if want := "[float32[2] float32[2] int64[2] float32[2 3] int32[2 2] float32[2] float32[2 2]]"; strings.ReplaceAll(fmt.Sprint(got), " [", "[") != strings.ReplaceAll(want, " [", "[") {
 			t.Errorf("a struct becomes %v, want %v", got, want)
 		}
+		type grade float32
+		type scores [2]int
 		for _, c := range []struct {
 			of   func() ([]*tensor.Tensor, error)
 			want string
@@ -599,6 +601,17 @@ func TestDefaultCollate(t *testing.T) {
 			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]tensor.Float8E4M3FNUZBits{0x40}) }, "tensor([1.], dtype=torch.float8_e4m3fnuz)"},
 			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]any{1, 2}) }, "tensor([1, 2])"},
 			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([][]int16{{1, 2}, {3, 4}}) }, "tensor([[1, 2],\n        [3, 4]], dtype=torch.int16)"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([][]grade{{1, 2}, {3, 0.5}}) }, "tensor([[1.0000, 2.0000],\n        [3.0000, 0.5000]])"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]grade{0.5, 2}) }, "tensor([0.5000, 2.0000])"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]scores{{1, -1}, {3}}) }, "tensor([[ 1, -1],\n        [ 3,  0]])"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]*[2]bool{{true}, {false, true}}) }, "tensor([[ True, False],\n        [False,  True]])"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]any{[]uint8{7}, &[]uint8{8}}) }, "tensor([[7],\n        [8]], dtype=torch.uint8)"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]any{grade(1), grade(2)}) }, "tensor([1., 2.])"},
+			{func() ([]*tensor.Tensor, error) {
+				return data.DefaultCollate([][]tensor.BFloat16Bits{{0x3f80, 0x4000}})
+			}, "tensor([[1., 2.]], dtype=torch.bfloat16)"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([][][]int64{{{1, 2}}, {{3, 4}}}) }, "tensor([[1, 2],\n        [3, 4]])"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([][]float64{nil, {}}) }, "tensor([], size=(2, 0), dtype=torch.float64)"},
 		} {
 			ts, err := c.of()
 			if err != nil || len(ts) != 1 || ts[0].String() != c.want {
