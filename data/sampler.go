@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"iter"
 	"math"
 	"slices"
@@ -214,14 +215,27 @@ func withReplacement(weights []float64, n int) func(g *generator) []int {
 
 // withoutReplacement draws as torch.multinomial does: the largest of the weights divided by exponential variables.
 func withoutReplacement(weights []float64, n int) func(g *generator) []int {
+	type key struct {
+		value float64
+		index int
+	}
 	return func(g *generator) []int {
-		keys := make([]float64, len(weights))
-		indices := make([]int, len(weights))
+		keys := make([]key, len(weights))
 		for i, w := range weights {
-			keys[i], indices[i] = w/-math.Log1p(-g.uniform()), i
+			keys[i] = key{w / -math.Log1p(-g.uniform()), i}
 		}
-		sort.SliceStable(indices, func(i, j int) bool { return keys[indices[i]] > keys[indices[j]] })
-		return indices[:n]
+		// The first of equal keys comes first.
+		slices.SortFunc(keys, func(a, b key) int {
+			if a.value != b.value {
+				return cmp.Compare(b.value, a.value)
+			}
+			return a.index - b.index
+		})
+		indices := make([]int, n)
+		for i := range indices {
+			indices[i] = keys[i].index
+		}
+		return indices
 	}
 }
 

@@ -101,6 +101,31 @@ func TestGoldenIndices(t *testing.T) {
 	}
 }
 
+// TestManyWeights compares the order of 4000 of 5000 samples, of which many have the same weight, with PyTorch's.
+func TestManyWeights(t *testing.T) {
+	leak.Check(t)
+	weights := make([]float64, 5000)
+	for i := range weights {
+		weights[i] = float64(i*37%101) / 8
+	}
+	s := must(data.NewWeightedRandomSampler(weights, 4000, data.Seed(5), data.Replacement(false)))
+	for epoch, want := range []struct {
+		first, last []int
+		all         uint32
+	}{
+		{[]int{1871, 898, 1451, 3854, 4580, 2746}, []int{2812, 4057, 4032}, 1775143940},
+		{[]int{3121, 3100, 588, 3119, 873, 1858}, []int{2858, 2372, 1074}, 2792298517},
+	} {
+		got, all := slices.Collect(s.Indices(epoch)), uint32(0)
+		for _, i := range got {
+			all = all*31 + uint32(i)
+		}
+		if len(got) != 4000 || !slices.Equal(got[:6], want.first) || !slices.Equal(got[3997:], want.last) || all != want.all {
+			t.Errorf("epoch %d: %v…, PyTorch's %v…", epoch, got[:min(6, len(got))], want.first)
+		}
+	}
+}
+
 // TestRandomSplitSumsExactly tests fractions whose sum is 1 only if rounding errors do not accumulate, as in Python from
 // 3.12 on.
 func TestRandomSplitSumsExactly(t *testing.T) {
