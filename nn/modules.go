@@ -186,6 +186,7 @@ type walker struct {
 	module func(m any)
 	named  func(name string, m any)           // as module, without embedded structs
 	place  func(name string, v reflect.Value) // of a tensor
+	skip   func(name string) bool             // whether to leave out the value with that name
 	open   map[unsafePointer]bool             // modules on the path from the root, to detect cycles
 	hidden map[*tensor.Tensor]bool            // stand-ins of parametrized parameters
 	inner  uintptr                            // the layer in a Parametrized, which stands for it in named
@@ -201,6 +202,9 @@ func (w *walker) walk(v reflect.Value, name string) { w.value(v, name, parameter
 
 // value visits the value of a field, an element or an interface.
 func (w *walker) value(v reflect.Value, name string, r role) {
+	if w.skip != nil && w.skip(name) {
+		return
+	}
 	for v.Kind() == reflect.Interface {
 		v = v.Elem()
 	}

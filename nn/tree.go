@@ -15,12 +15,18 @@ import (
 func NamedModules(m any) []NamedModule {
 	var out []NamedModule
 	w := walker{once: true, named: func(name string, m any) {
-		if t := reflect.TypeOf(m); factsOf(t).module || planOf(t.Elem()).module {
+		if isListed(m) {
 			out = append(out, NamedModule{name, m})
 		}
 	}}
 	w.walk(reflect.ValueOf(m), "")
 	return out
+}
+
+// isListed reports whether NamedModules lists m, a pointer to a struct.
+func isListed(m any) bool {
+	t := reflect.TypeOf(m)
+	return factsOf(t).module || planOf(t.Elem()).module
 }
 
 // Apply calls f with each submodule of m and then with m, parts before the module that has them, and returns the first
@@ -48,12 +54,20 @@ func depth(name string) int {
 }
 
 // GetSubmodule returns the submodule of m with the given name, such as "blocks.0.attn", or an error if there is none; ""
-// is m. PyTorch: Module.get_submodule.
+// is m. A submodule in several places has the name of each. PyTorch: Module.get_submodule.
 func GetSubmodule(m any, name string) (any, error) {
-	for _, n := range NamedModules(m) {
-		if n.Name == name {
-			return n.Module, nil
+	var found any
+	w := walker{once: true, named: func(at string, m any) {
+		if found == nil && at == name && isListed(m) {
+			found = m
 		}
+	}, skip: func(at string) bool {
+		leads := at == "" || strings.HasPrefix(name, at) && (len(at) == len(name) || name[len(at)] == '.')
+		return found != nil || !leads
+	}}
+	w.walk(reflect.ValueOf(m), "")
+	if found == nil {
+		return nil, refuse.Error("GetSubmodule", tensor.ErrArgument, "%T has no submodule %q", m, name)
 	}
-	return nil, refuse.Error("GetSubmodule", tensor.ErrArgument, "%T has no submodule %q", m, name)
+	return found, nil
 }

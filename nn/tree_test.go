@@ -66,8 +66,18 @@ func TestTree(t *testing.T) {
 	if sub, err := nn.GetSubmodule(m, "body.0"); err != nil || sub != any(shared) {
 		t.Errorf("body.0 is %v, %v", sub, err)
 	}
-	if _, err := nn.GetSubmodule(m, "nowhere"); !errors.Is(err, tensor.ErrArgument) {
-		t.Errorf("a missing submodule: %v", err)
+	for _, n := range nn.NamedModules(m) {
+		if sub, err := nn.GetSubmodule(m, n.Name); err != nil || sub != n.Module {
+			t.Errorf("%q is %v, %v", n.Name, sub, err)
+		}
+	}
+	if sub, err := nn.GetSubmodule(m, "more.a"); err != nil || sub != any(shared) {
+		t.Errorf("the second place of body.0 has %v, %v", sub, err)
+	}
+	for _, name := range []string{"nowhere", "bod", "body.", "body.2", "body.0.weight", "more", "body.0.0"} {
+		if sub, err := nn.GetSubmodule(m, name); !errors.Is(err, tensor.ErrArgument) {
+			t.Errorf("%q is %v, %v", name, sub, err)
+		}
 	}
 	var order []any
 	if err := nn.Apply(m, func(m any) error { order = append(order, m); return nil }); err != nil || order[len(order)-1] != any(m) {
