@@ -43,7 +43,7 @@ var unrepresentable = regexp.MustCompile(`value cannot be converted to type (\S+
 var nativeDTypes = map[string]string{
 	"uint8_t": "Uint8", "int8_t": "Int8", "int16_t": "Int16", "int": "Int32", "int64_t": "Int64", "uint16_t": "Uint16", "uint32_t": "Uint32",
 	"uint64_t": "Uint64", "c10::Half": "Float16", "c10::BFloat16": "BFloat16", "float": "Float32", "double": "Float64", "bool": "Bool",
-	"c10::complex<float>": "Complex64", "c10::complex<double>": "Complex128", "c10::Float8_e5m2": "Float8E5M2", "c10::Float8_e4m3fn": "Float8E4M3FN",
+	"c10::complex<c10::Half>": "Complex32", "c10::complex<float>": "Complex64", "c10::complex<double>": "Complex128", "c10::Float8_e5m2": "Float8E5M2", "c10::Float8_e4m3fn": "Float8E4M3FN",
 	"c10::Float8_e5m2fnuz": "Float8E5M2FNUZ", "c10::Float8_e4m3fnuz": "Float8E4M3FNUZ",
 }
 

@@ -3,6 +3,7 @@ package tensor
 import (
 	"errors"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -80,10 +81,11 @@ var (
 // is a copy, with its dimensions in the same order as in PyTorch. Dimensions that idx does not mention are selected
 // whole. PyTorch: Tensor.__getitem__.
 func (t *Tensor) Index(idx ...any) *Tensor {
-	x, fail := newIndexing("Index", t)
-	if fail != nil {
-		return fail
+	if !t.pin() {
+		return passOn("Index", t)
 	}
+	defer t.unpin()
+	x := newIndexing("Index", t.h)
 	defer x.release()
 	if !x.run(idx) {
 		return x.fail
@@ -120,10 +122,11 @@ func (t *Tensor) Index(idx ...any) *Tensor {
 // elements that are written, or none of them. PyTorch: Tensor.__setitem__.
 func (t *Tensor) SetIndex(idx any, value any) error {
 	const op = "SetIndex"
-	x, fail := newIndexing(op, t)
-	if fail != nil {
-		return fail.Err()
+	if !t.pin() {
+		return passOn(op, t).Err()
 	}
+	defer t.unpin()
+	x := newIndexing(op, t.h)
 	defer x.release()
 	if layout := x.self.Layout(); layout != Strided && layout != layoutNested { // the parts of others are copies
 		return refused(op, ErrArgument, "cannot assign to a tensor of layout %v; convert it with ToDense first", layout)
@@ -155,19 +158,28 @@ func (t *Tensor) SetIndex(idx any, value any) error {
 		return x.named(x.view.Fill_(value).Err())
 	}
 	if !isTensor {
-		if v = x.number(value); v.fail != nil {
+		if filled, err := x.fill(value); filled {
+			return x.named(err)
+		}
+		if v = ScalarTensor(value, x.self.DType(), x.self.Device()); v.fail != nil {
 			return x.namedTensor(v).Err()
 		}
 		defer v.Release()
 	}
 	shape := v.Shape()
-	for len(shape) > 0 && shape[0] == 1 {
-		shape = shape[1:]
+	if x.advanced == nil && slices.Equal(shape, x.view.Shape()) {
+		return x.named(x.view.Copy_(v).Err())
 	}
-	src := v.View(shape...)
-	defer src.Release()
-	if src.fail != nil {
-		return x.named(src.Err())
+	src := v
+	if len(shape) > 0 && shape[0] == 1 {
+		for len(shape) > 0 && shape[0] == 1 {
+			shape = shape[1:]
+		}
+		src = v.View(shape...)
+		defer src.Release()
+		if src.fail != nil {
+			return x.named(src.Err())
+		}
 	}
 	if x.advanced != nil {
 		err := x.view.IndexPut_(x.advanced, src).Err()
@@ -184,33 +196,54 @@ func (t *Tensor) SetIndex(idx any, value any) error {
 	return x.named(x.view.Copy_(wide).Err())
 }
 
-// number returns a tensor of shape () that holds the number v, for IndexPut_. PyTorch fills a single mask or a single index
-// of int64 with the number, and other indices with a tensor made of it.
-func (x *indexing) number(v any) *Tensor {
-	d := x.self.DType()
+// fill assigns the number v through a single mask or a single index of int64. As in PyTorch, other indices get a tensor
+// made of the number: fill then returns false.
+func (x *indexing) fill(v any) (filled bool, err error) {
 	var only *Tensor
-	for _, t := range x.advanced {
+	var dim int
+	for i, t := range x.advanced {
 		switch {
 		case t == nil:
 		case only != nil:
-			return ScalarTensor(v, d, x.self.Device())
+			return false, nil
 		default:
-			only = t
+			only, dim = t, i
 		}
 	}
+	d, on, shape := x.self.DType(), x.self.Device(), only.Shape()
 	first, _, _ := encodeNumber(v)
+	mask := false
 	switch i := only.DType(); {
 	case i == Bool:
+		mask = true
+		sizes := x.view.Shape()
+		if after := dim + len(shape); after > len(sizes) || !slices.Equal(shape, sizes[dim:after]) {
+			return false, nil // IndexPut_ names the fault
+		}
+		for range len(sizes) - dim - len(shape) {
+			shape = append(shape, 1)
+		}
 	case i != Int64 || d.IsFloat() && d.Size() == 1: // index_fill_ has no kernel for float8
-		return ScalarTensor(v, d, x.self.Device())
+		return false, nil
 	case first.Tag == cshim.TagComplex && !d.IsComplex():
-		return failed(refused(x.op, ErrArgument, "a complex number cannot be converted to %v", d))
+		return true, refused(x.op, ErrArgument, "a complex number cannot be converted to %v", d)
+	case len(shape) > 1:
+		shape = []int{only.Numel()}
 	}
-	// On the CPU, filling one element, as ScalarTensor does, makes infinities of numbers that float16 and the like
-	// cannot represent; filling more elements refuses them.
-	two := Full([]int{2}, v, d, x.self.Device())
-	defer two.Release()
-	return two.Select(0, 0)
+	if only.Device() != on {
+		if only = only.To(on); !x.make(only) {
+			return true, x.fail.Err()
+		}
+	}
+	if len(shape) != only.Dim() {
+		if only = only.Reshape(shape...); !x.make(only) {
+			return true, x.fail.Err()
+		}
+	}
+	if mask {
+		return true, x.view.MaskedFill_(only, v).Err()
+	}
+	return true, x.view.IndexFill_(dim, only, v).Err()
 }
 
 // indexing is the state of one Index or SetIndex. Basic elements are applied to view at once; the others are collected in
@@ -218,7 +251,7 @@ func (x *indexing) number(v any) *Tensor {
 // python_variable_indexing.cpp.
 type indexing struct {
 	op       string
-	self     *Tensor
+	self     *Tensor // has the handle of the indexed tensor
 	view     *Tensor
 	advanced []*Tensor
 	made     []*Tensor // index tensors to free
@@ -228,18 +261,10 @@ type indexing struct {
 	realDim  int // dim in self
 }
 
-// newIndexing works on an alias of t, which no other goroutine can release.
-func newIndexing(op string, t *Tensor) (*indexing, *Tensor) {
-	if !t.pin() {
-		return nil, passOn(op, t)
-	}
-	r := cshim.TensorAlias(t.h)
-	t.unpin()
-	self := wrapResult(op, r, t)
-	if self.fail != nil {
-		return nil, self
-	}
-	return &indexing{op: op, self: self, view: self}, nil
+// newIndexing works on a Tensor of its own, which no other goroutine can release, with the handle of a pinned one.
+func newIndexing(op string, h cshim.Handle) *indexing {
+	self := &Tensor{h: h}
+	return &indexing{op: op, self: self, view: self}
 }
 
 func (x *indexing) refuse(kind error, format string, args ...any) bool {
@@ -274,7 +299,6 @@ func (x *indexing) release() {
 	if x.view != x.self {
 		x.view.Release()
 	}
-	x.self.Release()
 }
 
 // take makes next the view and frees the previous one.

@@ -256,6 +256,57 @@ func TestSetIndexRefusesLayouts(t *testing.T) {
 	})
 }
 
+// TestSetIndexFills tests a number through one mask or one index: the elements that are written, the names in the graph
+// and the dimension in an error are PyTorch's.
+func TestSetIndexFills(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		mask := FromSlice([]bool{true, false, false, true, true, false}, []int{3, 2}).T() // not contiguous
+		index := FromSlice([]int{0, 1, -1, 0}, []int{2, 2})
+		for _, c := range []struct {
+			idx  any
+			want []float64
+			name string
+		}{
+			{mask, []float64{5, 2, 5, 2, 5, 2}, "MaskedFillBackward0"},
+			{[]bool{false, true}, []float64{2, 2, 2, 5, 5, 5}, "MaskedFillBackward0"},
+			{[]any{All, []bool{true, false, true}}, []float64{5, 2, 5, 5, 2, 5}, "MaskedFillBackward0"},
+			{[]int{-1, 1}, []float64{2, 2, 2, 5, 5, 5}, "IndexFillBackward0"},
+			{[]any{All, index}, []float64{5, 5, 5, 5, 5, 5}, "IndexFillBackward0"},
+			{[]any{All, index.T().Index(1)}, []float64{5, 5, 2, 5, 5, 2}, "IndexFillBackward0"},
+			{[]int{}, []float64{2, 2, 2, 2, 2, 2}, "IndexFillBackward0"},
+			{FromSlice([]int32{1}, nil), []float64{2, 2, 2, 5, 5, 5}, "IndexPutBackward0"},
+		} {
+			x := Ones([]int{2, 3}).RequiresGrad_()
+			y := x.Mul(2)
+			if err := y.SetIndex(c.idx, 5); err != nil {
+				t.Errorf("%v: %v", c.idx, err)
+				continue
+			}
+			wantValues(t, fmt.Sprint(c.idx), y, c.want...)
+			if name := y.GradFn(); name != c.name {
+				t.Errorf("%v: the graph has %s, PyTorch's %s", c.idx, name, c.name)
+			}
+			if err := y.Sum().Backward(); err != nil {
+				t.Error(err)
+			}
+			wantValues(t, fmt.Sprint("gradient through ", c.idx), x.Grad(), values(t, y.Eq(2).Mul(2))...)
+		}
+		if err := Ones([]int{2, 3}).SetIndex([]any{All, []int{-4}}, 5); !errors.Is(err, ErrIndex) || !strings.Contains(err.Error(), "index -4 is out of bounds for dimension 1 with size 3") {
+			t.Errorf("an index out of bounds: %v", err)
+		}
+		x := Ones([]int{2, 3})
+		if err := x.SetIndex(FromSlice([]bool{true}, []int{1, 1}), 5); !errors.Is(err, ErrIndex) {
+			t.Errorf("a mask that would broadcast gives %v", err)
+		}
+		row := Ones([]int{3})
+		if err := x.SetIndex(0, row.Mul(7)); err != nil {
+			t.Error(err)
+		}
+		wantValues(t, "a row", x, 7, 7, 7, 1, 1, 1)
+	})
+}
+
 // TestIndexGradient compares gradients through an index with PyTorch's.
 func TestIndexGradient(t *testing.T) {
 	begin(t)
@@ -524,13 +575,15 @@ func TestSetIndexNumberRange(t *testing.T) {
 			return v
 		}
 		for _, s := range single {
-			for d, numbers := range map[DType][]any{Float16: {-1e9, 1e39, 1 << 40}, BFloat16: {1e39}, Float32: {1e39}, Uint8: {256}, Int8: {-129}} {
+			for d, numbers := range map[DType][]any{
+				Float16: {-1e9, 1e39, 1 << 40}, BFloat16: {1e39}, Float32: {1e39}, Uint8: {256}, Int8: {-129}, Complex32: {1e6, 1e39},
+			} {
 				for _, v := range numbers {
 					x := Zeros([]int{2, 2}, d)
 					if err := x.SetIndex(s.idx, v); err == nil || !strings.Contains(err.Error(), "SetIndex: value cannot be converted") {
 						t.Errorf("%s: %v as %v gives %v", s.name, v, d, err)
 					}
-					if sum := item64(x.To(Float64).Abs().Sum()); sum != 0 {
+					if sum := item64(x.Ne(0).Sum()); sum != 0 {
 						t.Errorf("%s: %v as %v was written", s.name, v, d)
 					}
 				}

@@ -1782,7 +1782,7 @@ func (t *Tensor) Put_(index *Tensor, source *Tensor, opts ...Option) *Tensor {
 	return c.inPlace(t)
 }
 
-var opMaskedFill = op{name: "aten::masked_fill", overload: "Tensor", goName: "MaskedFill", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"mask", kindTensor, keyNone, false}, {"value", kindOperand, keyNone, false}}}
+var opMaskedFill = op{name: "aten::masked_fill", overload: "Tensor", goName: "MaskedFill", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"mask", kindTensor, keyNone, false}, {"value", kindOperand, keyNone, false}}, numbers: []*op{2: &op{name: "aten::masked_fill", overload: "Scalar", goName: "MaskedFill", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"mask", kindTensor, keyNone, false}, {"value", kindOperand, keyNone, false}}}}}
 
 // MaskedFill returns x with value, a number or a scalar tensor, where the bool mask is true; mask broadcasts
 // with x. PyTorch: torch.Tensor.masked_fill.
@@ -1808,7 +1808,7 @@ func (t *Tensor) MaskedFill(mask *Tensor, value any) *Tensor {
 	return c.one()
 }
 
-var opMaskedFill_ = op{name: "aten::masked_fill_", overload: "Tensor", goName: "MaskedFill_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"mask", kindTensor, keyNone, false}, {"value", kindOperand, keyNone, false}}}
+var opMaskedFill_ = op{name: "aten::masked_fill_", overload: "Tensor", goName: "MaskedFill_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"mask", kindTensor, keyNone, false}, {"value", kindOperand, keyNone, false}}, numbers: []*op{2: &op{name: "aten::masked_fill_", overload: "Scalar", goName: "MaskedFill_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"mask", kindTensor, keyNone, false}, {"value", kindOperand, keyNone, false}}}}}
 
 // MaskedFill_ is [Tensor.MaskedFill] in place: it writes into the receiver and returns it. PyTorch:
 // torch.Tensor.masked_fill_.
