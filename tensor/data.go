@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"unsafe"
@@ -132,13 +133,23 @@ func Data[T Element](t *Tensor) ([]T, error) {
 	if err != nil {
 		return nil, err
 	}
-	if want == Bool { // a tensor's bytes may be other than 0 and 1, a Go bool's may not
-		bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(data))), len(data))
-		for i, b := range bytes {
-			bytes[i] = min(b, 1)
-		}
+	if want == Bool {
+		toBools(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(data))), len(data)))
 	}
 	return data, nil
+}
+
+// toBools makes the bytes of a tensor, which may be other than 0 and 1, those of Go's bools.
+func toBools(bytes []byte) {
+	const bits = 0x0101010101010101 // those that eight bools may have
+	for i := 0; i < len(bytes); {
+		if i+8 <= len(bytes) && binary.NativeEndian.Uint64(bytes[i:])&^bits == 0 {
+			i += 8
+			continue
+		}
+		bytes[i] = min(bytes[i], 1)
+		i++
+	}
 }
 
 // makeData makes a slice for a tensor's elements. Those of an expanded tensor may not fit in memory. Go ends the

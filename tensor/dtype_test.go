@@ -57,15 +57,17 @@ func TestDataOfTooManyElements(t *testing.T) {
 // TestDataOfBytesThatAreNoBools tests that Data returns bools of a tensor with other bytes than 0 and 1.
 func TestDataOfBytesThatAreNoBools(t *testing.T) {
 	begin(t)
-	x := FromMapped(Bool, []int{4}, []byte{0, 1, 2, 255}, nil)
-	defer x.Release()
-	got, err := Data[bool](x)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, b := range unsafe.Slice((*byte)(unsafe.Pointer(&got[0])), len(got)) {
-		if want := byte(min(i, 1)); b != want {
-			t.Errorf("byte %d is %d, want %d", i, b, want)
+	for _, from := range [][]byte{{0, 1, 2, 255}, {0, 1, 1, 1, 1, 1, 1, 1}, {0, 2, 1, 1, 1, 1, 1, 1, 1}, {0, 1, 1, 1, 1, 1, 1, 1, 1, 255, 128, 1, 4, 1, 1, 1, 1, 254}} {
+		x := FromMapped(Bool, []int{len(from)}, from, nil)
+		defer x.Release()
+		got, err := Data[bool](x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, b := range unsafe.Slice((*byte)(unsafe.Pointer(&got[0])), len(got)) {
+			if want := byte(min(i, 1)); b != want {
+				t.Errorf("byte %d of %v is %d, want %d", i, from, b, want)
+			}
 		}
 	}
 }
