@@ -172,7 +172,8 @@ func makeData[T Element](n int64) ([]T, error) {
 
 func goDType(d DType) string {
 	names := map[DType]string{Uint8: "Uint8", Int8: "Int8", Int16: "Int16", Int32: "Int32", Int64: "Int64", Float16: "Float16", Float32: "Float32",
-		Float64: "Float64", Complex64: "Complex64", Complex128: "Complex128", Bool: "Bool", BFloat16: "BFloat16", Uint16: "Uint16", Uint32: "Uint32", Uint64: "Uint64"}
+		Float64: "Float64", Complex64: "Complex64", Complex128: "Complex128", Bool: "Bool", BFloat16: "BFloat16", Uint16: "Uint16", Uint32: "Uint32", Uint64: "Uint64",
+		Complex32: "Complex32", Float8E5M2: "Float8E5M2", Float8E4M3FN: "Float8E4M3FN", Float8E5M2FNUZ: "Float8E5M2FNUZ", Float8E4M3FNUZ: "Float8E4M3FNUZ"}
 	if n, ok := names[d]; ok {
 		return n
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -36,6 +37,23 @@ func TestFloat8Conversions(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestDTypeInAdvice tests that errors name the dtype to convert to as Go does.
+func TestDTypeInAdvice(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := Ones([]int{1})
+		_, err5 := Data[Float8E5M2Bits](x)
+		_, err4 := Data[Float8E4M3FNUZBits](x)
+		for name, err := range map[string]error{
+			"Float8E5M2": err5, "Float8E4M3FNUZ": err4, "Complex32": Zeros([]int{2}, Complex32).SetIndex([]int{0}, x),
+		} {
+			if err == nil || !strings.Contains(err.Error(), "To(tensor."+name+")") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
 }
 
 // TestDataOfTooManyElements tests that Data returns an error for a tensor with more elements than fit into memory.
