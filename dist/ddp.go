@@ -60,16 +60,20 @@ type DDP struct {
 type ddpOptions struct {
 	cshim.ReducerOptions
 	bucketCapMB   float64
-	ownBuffers    bool // NewDDP does not copy them
-	noForwardSync bool // forward passes do not copy them
+	firstCapMB    float64 // of the first bucket
+	ownBuffers    bool    // NewDDP does not copy them
+	noForwardSync bool    // forward passes do not copy them
 }
 
 // A DDPOption is an option of NewDDP.
 type DDPOption func(*ddpOptions)
 
-// BucketCapMB sets the size of a bucket of gradients in MiB; the default is 25. The first bucket has at most 1 MiB. PyTorch:
-// bucket_cap_mb.
-func BucketCapMB(mb float64) DDPOption { return func(o *ddpOptions) { o.bucketCapMB = mb } }
+// BucketCapMB sets the size of a bucket of gradients in MiB; the default is 1 for the first bucket and 25 for the
+// others. In the first pass all gradients are one bucket, except with FindUnusedParameters and without StaticGraph.
+// PyTorch: bucket_cap_mb.
+func BucketCapMB(mb float64) DDPOption {
+	return func(o *ddpOptions) { o.bucketCapMB, o.firstCapMB = mb, mb }
+}
 
 // FindUnusedParameters allows parameters to be unused in a forward pass on some or all ranks. It costs a walk through the
 // graph and a collective in each step; off by default. PyTorch: find_unused_parameters.
@@ -146,7 +150,7 @@ func PowerSGD(s PowerSGDState) DDPOption {
 // strides on all ranks, and must not be replaced afterwards. PyTorch: torch.nn.parallel.DistributedDataParallel.
 func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, error) {
 	const op = "NewDDP"
-	o := ddpOptions{bucketCapMB: 25}
+	o := ddpOptions{bucketCapMB: 25, firstCapMB: 1}
 	for _, opt := range opts {
 		if opt == nil {
 			return nil, refuse.NilOption(op)
@@ -169,8 +173,7 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 	if err := nn.Check(model); err != nil {
 		return nil, err
 	}
-	o.BucketBytes = int64(o.bucketCapMB * (1 << 20))
-	o.FirstBucketBytes = min(1<<20, o.BucketBytes)
+	o.BucketBytes, o.FirstBucketBytes = int64(o.bucketCapMB*(1<<20)), int64(o.firstCapMB*(1<<20))
 	d := &DDP{g: g, model: model, o: o, buffersToSync: true}
 	var trained []*tensor.Tensor
 	var names []string

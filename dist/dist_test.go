@@ -495,7 +495,7 @@ func TestCheckCollectives(t *testing.T) {
 				return fmt.Errorf("other sizes: %v", err)
 			}
 		}
-		return errors.Join(sub.Close(), equalReplicas(g))
+		return errors.Join(sub.Close(), equalReplicas(g, 4))
 	}, dist.CheckCollectives(true))
 }
 

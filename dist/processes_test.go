@@ -106,7 +106,15 @@ var roles = map[string]func(g *dist.Group) error{
 				return err
 			}
 		}
-		return errors.Join(sub.Close(), equalReplicas(g))
+		if err := sub.Close(); err != nil {
+			return err
+		}
+		for _, opts := range [][]dist.DDPOption{nil, {dist.FindUnusedParameters()}, {dist.FindUnusedParameters(), dist.BucketCapMB(3)}} {
+			if err := equalReplicas(g, 600, opts...); err != nil { // more than 1 MiB
+				return err
+			}
+		}
+		return nil
 	},
 	"restarts": func(g *dist.Group) error {
 		e, err := dist.ReadEnvironment()
@@ -218,10 +226,10 @@ func twoGroups(g *dist.Group) error {
 	return g.Barrier(ctx)
 }
 
-// equalReplicas trains a model that begins with other weights on each rank, and returns an error unless it is the same on all
-// ranks at the end.
-func equalReplicas(g *dist.Group, opts ...dist.DDPOption) error {
-	m := nn.NewSequential(nn.NewLinear(3, 4), &nn.Tanh{}, nn.NewLinear(4, 1))
+// equalReplicas trains a model of the given width that begins with other weights on each rank, and returns an error
+// unless it is the same on all ranks at the end.
+func equalReplicas(g *dist.Group, width int, opts ...dist.DDPOption) error {
+	m := nn.NewSequential(nn.NewLinear(3, width), &nn.Tanh{}, nn.NewLinear(width, width), nn.NewLinear(width, 1))
 	ddp, err := dist.NewDDP(ctx, g, m, opts...)
 	if err != nil {
 		return err

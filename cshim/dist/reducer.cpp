@@ -252,16 +252,20 @@ ls_error *ls_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n
     r->static_graph = o->static_graph != 0;
     c10d::verify_params_across_processes(r->group, params, std::nullopt);
     ls::check_open(g);
-    // As in Python: one bucket for the first pass where the order of the gradients is not known before it.
-    std::vector<size_t> limits{static_cast<size_t>(o->first_bucket_bytes), static_cast<size_t>(o->bucket_bytes)};
-    if (r->static_graph || r->find_unused) limits = {static_cast<size_t>(INT64_MAX)};
+    // As in Python, so that ranks in Python have the same buckets: one bucket for the first pass if the reducer
+    // then makes others in the order in which the gradients came, and those of the parameters' order if it never
+    // does.
+    const auto first = static_cast<size_t>(o->first_bucket_bytes), cap = static_cast<size_t>(o->bucket_bytes);
+    std::vector<size_t> limits{static_cast<size_t>(INT64_MAX)};
+    if (r->find_unused && !r->static_graph)
+      limits = first < cap ? std::vector<size_t>{first, cap} : std::vector<size_t>{cap};
     std::vector<bool> sparse(params.size(), false);
     auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(params, limits, sparse));
     std::reverse(buckets.begin(), buckets.end());
     r->reducer = std::make_shared<c10d::Reducer>(
         params, buckets, r->group, sparse, o->bucket_bytes, r->find_unused, o->bucket_view != 0, ls::lines(names),
         o->first_bucket_bytes, /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
-        std::vector<int64_t>{o->first_bucket_bytes, o->bucket_bytes});
+        /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
     r->logger = std::make_shared<c10d::Logger>(r->reducer);
     r->reducer->set_logger(std::weak_ptr<c10d::Logger>(r->logger));
     // It would take the wrapper of a checked group's backend for a gloo backend.

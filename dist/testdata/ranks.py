@@ -27,15 +27,18 @@ for g in (None, group):
     dist.monitored_barrier(group=g)
     dist.barrier(group=g)
 # equalReplicas.
-net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
-ddp = torch.nn.parallel.DistributedDataParallel(net)
-opt = torch.optim.SGD(net.parameters(), lr=0.1)
-for _ in range(3):
-    opt.zero_grad()
-    ddp(torch.full((2, 3), rank + 1.0)).sum().backward()
-    opt.step()
-mine = torch.cat([p.detach().flatten() for p in net.parameters()])
-every = torch.zeros(world * mine.numel())
-dist.all_gather_into_tensor(every, mine)
-assert (every.view(world, -1) == mine).all(), every
+for options in {}, {"find_unused_parameters": True}, {"find_unused_parameters": True, "bucket_cap_mb": 3}:
+    net = torch.nn.Sequential(
+        torch.nn.Linear(3, 600), torch.nn.Tanh(), torch.nn.Linear(600, 600), torch.nn.Linear(600, 1)
+    )
+    ddp = torch.nn.parallel.DistributedDataParallel(net, **options)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(3):
+        opt.zero_grad()
+        ddp(torch.full((2, 3), rank + 1.0)).sum().backward()
+        opt.step()
+    mine = torch.cat([p.detach().flatten() for p in net.parameters()])
+    every = torch.zeros(world * mine.numel())
+    dist.all_gather_into_tensor(every, mine)
+    assert (every.view(world, -1) == mine).all(), every
 dist.destroy_process_group()

@@ -26,6 +26,7 @@ VARIANTS = {
     "static": {"static_graph": True},
     "static unused": {"static_graph": True, "unused": True},
     "views": {"gradient_as_bucket_view": True},
+    "views 3": {"world": 3, "gradient_as_bucket_view": True, "bucket_cap_mb": 1e-4, "accumulate": 3},
     "fp16": {"hook": default_hooks.fp16_compress_hook},
     "bf16": {"hook": default_hooks.bf16_compress_hook},
     "power": {"hook": powerSGD_hook.powerSGD_hook, "power": {"matrix_approximation_rank": 2, "start_powerSGD_iter": 2}},
