@@ -9,10 +9,12 @@ import (
 	"io"
 	"net"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -134,8 +136,8 @@ func NewPrefixStore(prefix string, base *Store) (s *Store, err error) {
 }
 
 // NewTCPStore connects to the store that another process hosts at addr, "host:port", or with server hosts it; port 0 is
-// then one that is free, see [Store.Addr]. It waits for the server until ctx ends or the timeout is over. Option:
-// Timeout. PyTorch: torch.distributed.TCPStore.
+// then one that is free, see [Store.Addr]. The error for a port that is in use is syscall.EADDRINUSE. It waits for the
+// server until ctx ends or the timeout is over. Option: Timeout. PyTorch: torch.distributed.TCPStore.
 func NewTCPStore(ctx context.Context, addr string, server bool, opts ...Option) (*Store, error) {
 	const op = "NewTCPStore"
 	o, err := optionsOf(op, opts)
@@ -176,11 +178,29 @@ func tcpStore(ctx context.Context, op, addr string, t cshim.TCPStore, timeout ti
 	if errors.Is(err, ErrTimeout) {
 		return nil, refuse.Error(op, err, "no store at %s: %v", addr, context.DeadlineExceeded)
 	}
+	if errno := notListening(err); errno != 0 {
+		return nil, refuse.Error(op, errno, "the store cannot listen on port %s: %v; choose another port, by MASTER_PORT or in the address", port, errno)
+	}
 	if err != nil {
 		return nil, err
 	}
 	s.addr = net.JoinHostPort(host, strconv.Itoa(bound))
 	return s, nil
+}
+
+// unbound is in the error of c10d's TCP store for a port that it cannot listen on.
+var unbound = regexp.MustCompile(`failed to listen .*code: -(\d+)`)
+
+// notListening returns why the server of a store cannot listen, and 0 for other errors.
+func notListening(err error) syscall.Errno {
+	if err == nil {
+		return 0
+	}
+	var n int
+	if m := unbound.FindStringSubmatch(err.Error()); m != nil {
+		n, _ = strconv.Atoi(m[1])
+	}
+	return syscall.Errno(n)
 }
 
 // tardy is how long a native call may take to end after its context or deadline before it is abandoned.

@@ -207,22 +207,29 @@ func TestStoreErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
 	for name, c := range map[string]struct{ err, kind error }{
 		"nobody listens": {second(dist.NewTCPStore(short, "127.0.0.1:1", false)), dist.ErrTimeout},
 		"no port":        {second(dist.NewTCPStore(ctx, "127.0.0.1", false)), tensor.ErrArgument},
 		"port 0":         {second(dist.NewTCPStore(ctx, "127.0.0.1:0", false)), tensor.ErrArgument},
 		"a large port":   {second(dist.NewTCPStore(ctx, "127.0.0.1:70000", false)), tensor.ErrArgument},
-		"a used port":    {second(dist.NewTCPStore(ctx, server.Addr(), true)), dist.ErrConnection},
+		"a used port":    {second(dist.NewTCPStore(ctx, server.Addr(), true)), syscall.EADDRINUSE},
 		"no path":        {second(dist.NewFileStore("", 0)), tensor.ErrArgument},
 		"no directory":   {second(dist.NewFileStore(filepath.Join(t.TempDir(), "none", "store"), 0)), fs.ErrNotExist},
 		"a directory":    {second(dist.NewFileStore(t.TempDir(), 0)), syscall.EISDIR},
 		"a long name":    {second(dist.NewFileStore(filepath.Join(t.TempDir(), strings.Repeat("x", 300)), 0)), syscall.ENAMETOOLONG},
 		"Init in none": {second(dist.Init(ctx, dist.InitMethod("file:///none/meet"), dist.Rank(0), dist.WorldSize(2))),
 			fs.ErrNotExist},
+		"Init at a used port": {second(dist.Init(ctx, dist.InitMethod("tcp://"+taken.Addr().String()), dist.Rank(0), dist.WorldSize(2))),
+			syscall.EADDRINUSE},
 		"no timeout":  {second(dist.NewTCPStore(ctx, "127.0.0.1:1", false, dist.Timeout(0))), tensor.ErrArgument},
 		"a zero byte": {second(dist.NewPrefixStore("\x00", server)), tensor.ErrArgument},
 	} {
-		if !errors.Is(c.err, c.kind) || c.kind != dist.ErrConnection && c.kind != dist.ErrTimeout && errors.Is(c.err, dist.ErrConnection) {
+		if !errors.Is(c.err, c.kind) || errors.Is(c.err, dist.ErrConnection) {
 			t.Errorf("%s: got %v, want %v", name, c.err, c.kind)
 		}
 	}
