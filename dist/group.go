@@ -412,8 +412,9 @@ func (g *Group) isSevered() bool {
 	return g.severed
 }
 
-// Close leaves the group; see the package documentation. A second Close does nothing. PyTorch:
-// torch.distributed.destroy_process_group.
+// Close leaves the group; see the package documentation. If the store's host does not answer, for example because it
+// is stopped, Close returns after a few seconds, and a goroutine and the connection to the store remain until the
+// host answers or ends. A second Close does nothing. PyTorch: torch.distributed.destroy_process_group.
 func (g *Group) Close() error {
 	if g == nil || g.job == nil || g.closed.Swap(true) {
 		return nil
@@ -437,12 +438,13 @@ func (g *Group) Close() error {
 	var err error
 	// The native group aborts its collectives in flight, without those that only a wait completes. A monitored barrier
 	// holds the lock.
-	if cut || !g.mu.TryLock() {
+	locked := !cut && g.mu.TryLock()
+	if !stuck { // otherwise the store does not take the report either
 		g.leave()
+	}
+	if !locked {
 		err = g.cut("Close")
 		g.mu.Lock()
-	} else {
-		g.leave()
 	}
 	g.native.Free()
 	g.native = 0
@@ -450,9 +452,6 @@ func (g *Group) Close() error {
 	g.state.Lock()
 	clear(g.kept)
 	g.state.Unlock()
-	if stuck {
-		return err // the stores' calls that do not return would be waited for
-	}
 	return errors.Join(err, g.store.Close(), g.job.close())
 }
 

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -42,7 +43,7 @@ func TestMain(m *testing.M) {
 
 // timeoutOf returns the timeout of the groups of a role: short where it must expire.
 func timeoutOf() time.Duration {
-	if os.Getenv(envRole) == "stopped" {
+	if strings.Contains(os.Getenv(envRole), "stopped") {
 		return 3 * time.Second
 	}
 	return time.Minute
@@ -155,6 +156,8 @@ var roles = map[string]func(g *dist.Group) error{
 	"killed":                        dies(2, syscall.SIGKILL, dist.ErrConnection),
 	"host killed":                   dies(0, syscall.SIGKILL, dist.ErrConnection),
 	"stopped":                       dies(1, syscall.SIGSTOP, nil),
+	"host stopped":                  stoppedHost(true),
+	"host stopped before Close":     stoppedHost(false),
 	"killed sender": func(g *dist.Group) error {
 		if err := g.Barrier(ctx); err != nil {
 			return err
@@ -286,6 +289,26 @@ func dies(rank int, signal syscall.Signal, kind error) func(g *dist.Group) error
 	}
 }
 
+// stoppedHost returns a role in which rank 1 closes the group while the store's host is stopped, if fails after a
+// collective has failed for that. Rank 1 then kills the host, after which nothing may be left.
+func stoppedHost(fails bool) func(g *dist.Group) error {
+	return func(g *dist.Group) error {
+		pids, err := dist.AllGatherObject(ctx, g, os.Getpid())
+		if err != nil {
+			return err
+		}
+		if g.Rank() == 0 {
+			return g.Barrier(ctx) // until it is killed
+		}
+		err = syscall.Kill(pids[0], syscall.SIGSTOP)
+		time.Sleep(100 * time.Millisecond) // it still runs for a moment
+		if fails {
+			err = errors.Join(err, blames(g.AllReduce(ctx, vector(1), dist.Sum), "AllReduce", dist.ErrTimeout, 0))
+		}
+		return errors.Join(err, g.Close(), syscall.Kill(pids[0], syscall.SIGKILL))
+	}
+}
+
 // job is a job of several processes.
 type job struct {
 	n       int
@@ -366,6 +389,21 @@ func TestDeadRank(t *testing.T) {
 				job{n: 4, role: role, dead: []int{dead}, env: []string{"TORCH_DISTRIBUTED_DEBUG=" + debug}}.run(t)
 			})
 		}
+	}
+}
+
+// TestCloseWithAStoppedHost tests that Close ends while the store's host is stopped, and that it leaves nothing once
+// the host has ended.
+func TestCloseWithAStoppedHost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts processes and takes long; it runs without -short")
+	}
+	leak.Check(t)
+	for _, role := range []string{"host stopped", "host stopped before Close"} {
+		t.Run(role, func(t *testing.T) {
+			leak.Check(t)
+			job{n: 2, role: role, dead: []int{0}}.run(t)
+		})
 	}
 }
 
