@@ -320,7 +320,8 @@ type job struct {
 	during  func(pids []int) // is called while the ranks run
 }
 
-// run runs a job and fails the test unless all ranks but the dead ones succeed.
+// run runs a job and fails the test unless all ranks but the dead ones succeed, and those in Go print no stack traces
+// of C++.
 func (j job) run(t *testing.T) {
 	t.Helper()
 	if j.port == "" {
@@ -355,6 +356,9 @@ func (j job) run(t *testing.T) {
 		}
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("rank %d: %v\n%s", r, err, outs[r].String())
+		}
+		if !slices.Contains(j.pythons, r) && strings.Contains(outs[r].String(), "\nframe #") {
+			t.Errorf("rank %d prints C++ stack traces:\n%s", r, outs[r].String())
 		}
 	}
 	for _, r := range j.dead {

@@ -12,10 +12,12 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
+#include <c10/util/Logging.h>
 #include <malloc.h>
 
 #include <algorithm>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -585,6 +587,8 @@ ls_error *ls_init(void) noexcept {
       ls::add_meta_kernels();
       ls::replace_kernels();
       ls::choose_vector_kernels();
+      // Only c10d prints the frames of an error, in its warnings: dozens of lines, none of a Go program.
+      c10::SetStackTraceFetcher([] { return std::string(); });
       return true;
     }();
     (void)once;
