@@ -38,7 +38,9 @@ func Grad(outputs, inputs []*tensor.Tensor, opts ...tensor.BackwardOption) ([]*t
 }
 
 // NoGrad runs f with the recording of gradients disabled on this goroutine, and returns f's error. The goroutine is
-// locked to its OS thread meanwhile. Goroutines that f starts are not affected. PyTorch: torch.no_grad.
+// locked to its OS thread meanwhile. Goroutines that f starts are not affected. NoGrad opens no scope: unlike the
+// body of a loop over a data.Loader's Batches, f leaves its tensors to the enclosing scope or, without one, to
+// sweeps. PyTorch: torch.no_grad.
 func NoGrad(f func() error) error {
 	defer handle.ForgetCasts(false) // f may have changed weights
 	return mode("NoGrad", handle.WithGrad, false, f)

@@ -282,6 +282,9 @@ func (d *DropPath) Forward(x *tensor.Tensor) *tensor.Tensor {
 // A single token attends to all others, and needs no mask. tensor.IsCausal is correct only for the first tokens: its
 // mask is for queries from position 0 on.
 //
+// The cache belongs to no scope, so a tensor.WithScope around each token frees the token's temporaries. Truncate(0)
+// empties the cache for the next sequence; a new one for each leaves the old ones to sweeps.
+//
 // Its buffers Keys and Values (N, H, length, D) are not saved, and gradients are not recorded through them. It must not be
 // used by several goroutines at a time. PyTorch has none.
 type KVCache struct {
