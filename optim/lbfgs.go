@@ -580,8 +580,8 @@ func (s *search) state() map[string]any {
 	return out
 }
 
-// restoredSearch copies LBFGS's state.
-func (b *Optimizer) restoredSearch(state map[string]any) (s search, err error) {
+// restoredSearch copies LBFGS's state. Without values it only checks that the state fits.
+func (b *Optimizer) restoredSearch(state map[string]any, values bool) (s search, err error) {
 	if b.kind == nil || !b.kind.whole || state == nil {
 		return s, nil
 	}
@@ -599,7 +599,7 @@ func (b *Optimizer) restoredSearch(state map[string]any) (s search, err error) {
 		return s, nil
 	}
 	size, single := b.flatSize()
-	like := func(v any) (*tensor.Tensor, error) { return flatLike(v, size, b.groups[0].params[0].Device()) }
+	like := func(v any) (*tensor.Tensor, error) { return flatLike(v, size, b.groups[0].params[0].Device(), values) }
 	var kept []*tensor.Tensor
 	for name, to := range map[string]**tensor.Tensor{"d": &s.d, "prev_flat_grad": &s.prevGrad} {
 		if *to, err = like(state[name]); err != nil {
@@ -646,6 +646,9 @@ func (b *Optimizer) restoredSearch(state map[string]any) (s search, err error) {
 		return s, bad("prev_loss")
 	}
 	s.started = true
+	if !values {
+		return s, nil
+	}
 	return s, keepAll(kept...)
 }
 
@@ -663,8 +666,8 @@ func (b *Optimizer) flatSize() (size int, single bool) {
 	return size, single
 }
 
-// flatLike copies v, a tensor of LBFGS's state, to a device.
-func flatLike(v any, size int, device tensor.Device) (*tensor.Tensor, error) {
+// flatLike copies v, a tensor of LBFGS's state, to a device. Without values it only checks that this is possible.
+func flatLike(v any, size int, device tensor.Device, values bool) (*tensor.Tensor, error) {
 	src, ok := v.(*tensor.Tensor)
 	if !ok || src == nil {
 		return nil, errors.New("linstock: LBFGS: a tensor of the state is missing")
@@ -674,6 +677,12 @@ func flatLike(v any, size int, device tensor.Device) (*tensor.Tensor, error) {
 	}
 	if src.Dim() != 1 || src.Numel() != size || !src.DType().IsFloat() {
 		return nil, refuse.Error("LoadStateDict", tensor.ErrArgument, "LBFGS: a tensor of the state has shape %v, want [%d]", src.Shape(), size)
+	}
+	if src.Device() == tensor.Meta && device != tensor.Meta {
+		return nil, refuse.Error("LoadStateDict", tensor.ErrArgument, "LBFGS: a tensor of the state is on the meta device, and has no values")
+	}
+	if !values {
+		return nil, nil
 	}
 	return src.Detach().Clone().To(device), nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 type file struct {
@@ -602,6 +603,7 @@ func TestLoadStateDictRefuses(t *testing.T) {
 		"another group":    func(s *optim.State) { s.ParamGroups = append(s.ParamGroups, s.ParamGroups[0]) },
 		"not a number":     func(s *optim.State) { s.ParamGroups[0]["lr"] = math.NaN() },
 		"not a rate":       func(s *optim.State) { s.ParamGroups[0]["lr"] = "fast" },
+		"on meta":          func(s *optim.State) { s.State[0]["exp_avg"] = s.State[0]["exp_avg"].(*tensor.Tensor).To(tensor.Meta) },
 		"one beta":         func(s *optim.State) { s.ParamGroups[0]["betas"] = []any{0.9} },
 	} {
 		s := opt.StateDict()
@@ -616,6 +618,83 @@ func TestLoadStateDictRefuses(t *testing.T) {
 	// Loading its own state works too.
 	if err := errors.Join(opt.LoadStateDict(opt.StateDict()), opt.Step()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLoadStateDictPeak tests that an optimizer never has two states while it loads one, and none if memory runs out.
+func TestLoadStateDictPeak(t *testing.T) {
+	leak.Check(t)
+	const n, count = 1 << 16, 8
+	for _, c := range []struct {
+		name  string
+		dtype tensor.DType
+		make  constructor
+	}{
+		{"AdamW", tensor.Float32, optim.NewAdamW},
+		{"AdamW, masters", tensor.BFloat16, with(optim.NewAdamW, optim.MasterWeights())},
+		{"LBFGS", tensor.Float32, with(optim.NewLBFGS, optim.HistorySize(4))},
+	} {
+		stepped := func(steps int) (*optim.Optimizer, []*tensor.Tensor) {
+			var params []*tensor.Tensor
+			for i := range count {
+				params = append(params, tensor.Full([]int{n}, float64(i+1), c.dtype).RequiresGrad_())
+			}
+			opt, err := c.make(params, 1e-2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range steps {
+				if _, err := opt.StepClosure(func() (*tensor.Tensor, error) {
+					opt.ZeroGrad()
+					loss := params[0].Square().Sum()
+					for _, p := range params[1:] {
+						loss = loss.Add(p.Square().Sum())
+					}
+					return loss, loss.Backward()
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return opt, params
+		}
+		err := tensor.WithScope(func() error {
+			from, _ := stepped(3)
+			defer from.Release()
+			to, _ := stepped(2)
+			defer to.Release()
+			s := from.StateDict()
+			peak, err := vram.Measure(vram.CPU, func() error { return to.LoadStateDict(s) })
+			if err != nil {
+				return err
+			}
+			limit := int64(4*n + 1<<12)
+			if c.name == "LBFGS" {
+				limit = 4*n*count*2 + 1<<14 // it has a step less in its history
+			}
+			if peak > limit {
+				t.Errorf("%s: the peak is %d bytes above the optimizer's state, want at most %d", c.name, peak, limit)
+			}
+			fresh, _ := stepped(0)
+			defer fresh.Release()
+			m, err := vram.Stats(vram.CPU)
+			if err != nil {
+				return err
+			}
+			if err := vram.SetLimit(vram.CPU, vram.Bytes(m.Allocated+4*n*3)); err != nil {
+				return err
+			}
+			err = fresh.LoadStateDict(s)
+			if err := vram.SetLimit(vram.CPU, vram.Share(0.9)); err != nil {
+				return err
+			}
+			if state := fresh.StateDict().State; !errors.Is(err, tensor.ErrOutOfMemory) || len(state) > 0 && c.name != "LBFGS" {
+				t.Errorf("%s: with memory for a part, LoadStateDict returns %v and leaves %d parameters with state", c.name, err, len(state))
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
 	}
 }
 

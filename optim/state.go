@@ -258,10 +258,12 @@ func lent(t *tensor.Tensor) *tensor.Tensor {
 	return alias
 }
 
-// LoadStateDict copies a state that StateDict, here or in PyTorch, returned for an optimizer of the same kind over the
-// same parameters. Training then continues with the same bits as if it had not been interrupted. The state of a parameter
-// is empty or has all that the optimizer keeps for it. If LoadStateDict returns an error of its own, it has changed
-// nothing. PyTorch: Optimizer.load_state_dict.
+// LoadStateDict copies a state that StateDict, here or in PyTorch, returned for an optimizer of the same kind over
+// the same parameters. Training then continues with the same bits as if it had not been interrupted. The state of a
+// parameter is empty or has all that the optimizer keeps for it. A state that does not fit is an error, and changes
+// nothing. Then the tensors of each parameter's state are freed before those of s are copied, so that the optimizer
+// never has two states, except those that a State of StateDict still holds; if memory runs out meanwhile, it has none
+// left. PyTorch: Optimizer.load_state_dict.
 func (b *Optimizer) LoadStateDict(s State) error {
 	if b == nil {
 		return refuse.Nil("LoadStateDict", "an optimizer")
@@ -321,7 +323,7 @@ func unknown(v any) (any, bool) {
 	return slices.Clone(list), ok
 }
 
-// loaded is the state of a parameter that was checked and not yet put in place.
+// loaded is the copy of a parameter's state that is not yet put in place.
 type loaded struct {
 	slots  []*tensor.Tensor
 	master *tensor.Tensor
@@ -339,7 +341,7 @@ func (b *Optimizer) load(s State) error {
 	}
 	hs, _ := b.kind.hypers()
 	groups := make([]Group, len(b.groups))
-	var params []loaded
+	var states []map[string]any // of all parameters
 	used := map[int]bool{}
 	for gi, g := range b.groups {
 		groups[gi] = *g
@@ -379,11 +381,13 @@ func (b *Optimizer) load(s State) error {
 			}
 			used[number] = true
 			state := s.State[number]
-			l, err := b.kind.restored(&groups[gi], g.at[pi], state)
-			if err != nil {
+			if err := tensor.WithScope(func() error {
+				_, err := b.kind.restored(&groups[gi], g.at[pi], state, false)
+				return err
+			}); err != nil {
 				return fmt.Errorf("group %d, parameter %d: %w", gi, pi, err)
 			}
-			params = append(params, l)
+			states = append(states, state)
 		}
 	}
 	for number := range s.State {
@@ -391,36 +395,65 @@ func (b *Optimizer) load(s State) error {
 			return bad("the state has a parameter %d that is in none of its groups", number)
 		}
 	}
-	search, err := b.restoredSearch(s.State[0])
-	if err != nil {
+	if _, err := b.restoredSearch(s.State[0], false); err != nil {
 		return err
 	}
-	b.drop()
-	b.search = search
+	if err := b.replace(groups, states, s.State[0]); err != nil {
+		b.drop()
+		return err
+	}
 	for gi, g := range b.groups {
 		for _, h := range hs {
 			_ = h.setValue(g, h.value(&groups[gi]))
 		}
 		g.Extra, g.flags = groups[gi].Extra, groups[gi].flags
-		for pi, at := range g.at {
-			l := params[pi]
-			at.b.steps[at.i] = l.steps
-			for slot, t := range l.slots {
-				if t != nil {
-					at.b.state[slot][at.i] = t.Keep()
-				}
-			}
-			if l.master != nil {
-				at.b.masters[at.i], at.b.written[at.i] = l.master.Keep(), -1
-			}
-		}
-		params = params[len(g.at):]
 	}
 	return nil
 }
 
-// restored copies the state of a parameter, with the dtypes and devices that the optimizer uses for it.
-func (a *Algorithm) restored(g *Group, at place, state map[string]any) (l loaded, err error) {
+// replace copies the states of all parameters, which fit, and of the search into place. It frees what each copy
+// replaces before it makes the copy.
+func (b *Optimizer) replace(groups []Group, states []map[string]any, search map[string]any) (err error) {
+	b.drops++
+	b.search.drop()
+	if b.search, err = b.restoredSearch(search, true); err != nil {
+		return err
+	}
+	for gi, g := range b.groups {
+		for _, bk := range g.buckets {
+			bk.full, bk.part = Batch{}, Batch{}
+		}
+		for pi, at := range g.at {
+			at.b.drop(at.i)
+			if err := tensor.WithScope(func() error {
+				l, err := b.kind.restored(&groups[gi], at, states[pi], true)
+				if err != nil {
+					return err
+				}
+				at.b.steps[at.i] = l.steps
+				for slot, t := range l.slots {
+					if t != nil {
+						tensor.Track(vram.OptimizerState, t)
+						at.b.state[slot][at.i] = t.Keep()
+					}
+				}
+				if l.master != nil {
+					tensor.Track(vram.OptimizerState, l.master)
+					at.b.masters[at.i], at.b.written[at.i] = l.master.Keep(), -1
+				}
+				return nil
+			}); err != nil {
+				return fmt.Errorf("group %d, parameter %d: %w", gi, pi, err)
+			}
+		}
+		states = states[len(g.at):]
+	}
+	return nil
+}
+
+// restored copies the state of a parameter, with the dtypes and devices that the optimizer uses for it. Without
+// values it only checks that the state fits.
+func (a *Algorithm) restored(g *Group, at place, state map[string]any, values bool) (l loaded, err error) {
 	const op = "LoadStateDict"
 	left := len(state)
 	l.slots = make([]*tensor.Tensor, len(a.Slots))
@@ -430,10 +463,12 @@ func (a *Algorithm) restored(g *Group, at place, state map[string]any) (l loaded
 	p := at.b.params[at.i]
 	if m, ok := state["master"]; ok && g.halved(at.b) {
 		left--
-		if l.master, err = filled("master", p.Detach().To(tensor.Float32), m); err != nil {
+		if l.master, err = filled("master", p.Detach().To(tensor.Float32), m, values); err != nil {
 			return l, err
 		}
-		p = l.master
+		if values {
+			p = l.master
+		}
 	} else if g.halved(at.b) || g.rounds(at.b) {
 		p = p.Detach().To(tensor.Float32)
 	}
@@ -469,7 +504,11 @@ func (a *Algorithm) restored(g *Group, at place, state map[string]any) (l loaded
 		case slot.counts && (!whole || n < 0):
 			return l, refuse.Error(op, tensor.ErrArgument, "%s is %v: want a number of steps", slot.Name, v)
 		}
-		if l.slots[i], err = filled(slot.Name, slot.fresh(g, p), v); err != nil {
+		t := p // zeros like p need not be made to see whether they fit
+		if values || slot.New != nil {
+			t = slot.fresh(g, p)
+		}
+		if l.slots[i], err = filled(slot.Name, t, v, values); err != nil {
 			return l, err
 		}
 	}
@@ -484,8 +523,9 @@ func (a *Algorithm) restored(g *Group, at place, state map[string]any) (l loaded
 	return l, nil
 }
 
-// filled sets a new tensor of the optimizer's state to a value of a state dict.
-func filled(name string, t *tensor.Tensor, v any) (*tensor.Tensor, error) {
+// filled sets a new tensor of the optimizer's state to a value of a state dict. Without values it only checks that
+// this is possible.
+func filled(name string, t *tensor.Tensor, v any, values bool) (*tensor.Tensor, error) {
 	const op = "LoadStateDict"
 	if err := t.Err(); err != nil {
 		return nil, err
@@ -497,11 +537,23 @@ func filled(name string, t *tensor.Tensor, v any) (*tensor.Tensor, error) {
 		if have, want := src.Shape(), t.Shape(); !slices.Equal(have, want) && !(src.Numel() == 1 && t.Numel() == 1) {
 			return nil, refuse.Error(op, tensor.ErrArgument, "%s has shape %v, the parameter needs %v", name, have, want)
 		}
+		if src.Device() == tensor.Meta && t.Device() != tensor.Meta {
+			return nil, refuse.Error(op, tensor.ErrArgument, "%s is on the meta device, and has no values", name)
+		}
+		if src.Layout() != t.Layout() {
+			return nil, refuse.Error(op, tensor.ErrArgument, "%s is %v, the parameter needs %v", name, src.Layout(), t.Layout())
+		}
+		if !values {
+			return nil, nil
+		}
 		return t, t.Copy_(src).Err()
 	}
 	n, ok := numberOf(v)
 	if !ok || t.Numel() != 1 {
 		return nil, refuse.Error(op, tensor.ErrArgument, "%s is %v: want a tensor of shape %v", name, v, t.Shape())
+	}
+	if !values {
+		return nil, nil
 	}
 	return t, t.Fill_(n).Err()
 }
