@@ -315,12 +315,23 @@ func (b *Base) checkParams(op string) error {
 
 // valid reports whether all of v satisfies c.
 func valid(c constraints.Constraint, v *tensor.Tensor) (ok bool, err error) {
-	err = autograd.NoGrad(func() error {
-		n, err := c.Check(v).All().Item()
-		ok = n != 0
-		return err
+	err = tensor.WithScope(func() error {
+		return autograd.NoGrad(func() error {
+			n, err := c.Check(v).All().Item()
+			ok = n != 0
+			return err
+		})
 	})
 	return ok, err
+}
+
+// after returns y and frees tensors from which y was computed and which no other code has seen, as PyTorch frees what
+// no variable refers to.
+func after(y *tensor.Tensor, used ...*tensor.Tensor) *tensor.Tensor {
+	for _, t := range used {
+		t.Release()
+	}
+	return y
 }
 
 // NewBase returns the Base of a distribution outside this package, whose methods return the given shapes, the given

@@ -36,14 +36,27 @@ var normalKind = &kind{
 		return b.p[0].Add(b.standardNormal(b.extended(sample)).Mul(b.p[1]))
 	},
 	logProb: func(b *Base, v *tensor.Tensor) *tensor.Tensor {
-		variance := b.p[1].Pow(2)
-		return v.Sub(b.p[0]).Pow(2).Neg().Div(variance.Mul(2)).Sub(b.p[1].Log()).Sub(math.Log(math.Sqrt(2 * math.Pi)))
+		difference, variance := v.Sub(b.p[0]), b.p[1].Pow(2)
+		square, twice := after(difference.Pow(2), difference), after(variance.Mul(2), variance)
+		negative := after(square.Neg(), square)
+		exponent, log := after(negative.Div(twice), negative, twice), b.p[1].Log()
+		sum := after(exponent.Sub(log), exponent, log)
+		return after(sum.Sub(math.Log(math.Sqrt(2*math.Pi))), sum)
 	},
 	cdf: func(b *Base, v *tensor.Tensor) *tensor.Tensor {
-		return v.Sub(b.p[0]).Mul(b.p[1].Reciprocal()).Div(math.Sqrt2).Erf().Add(1).Mul(0.5)
+		difference, inverse := v.Sub(b.p[0]), b.p[1].Reciprocal()
+		z := after(difference.Mul(inverse), difference, inverse)
+		z = after(z.Div(math.Sqrt2), z)
+		erf := after(z.Erf(), z)
+		sum := after(erf.Add(1), erf)
+		return after(sum.Mul(0.5), sum)
 	},
 	icdf: func(b *Base, p *tensor.Tensor) *tensor.Tensor {
-		return b.p[0].Add(b.p[1].Mul(p.Mul(2).Sub(1).ErfInv()).Mul(math.Sqrt2))
+		twice := p.Mul(2)
+		centred := after(twice.Sub(1), twice)
+		inverse := after(centred.ErfInv(), centred)
+		scaled := after(b.p[1].Mul(inverse), inverse)
+		return b.p[0].Add(after(scaled.Mul(math.Sqrt2), scaled))
 	},
 	entropy: func(b *Base) *tensor.Tensor { return b.p[1].Log().Add(0.5 + 0.5*math.Log(2*math.Pi)) },
 }
@@ -141,7 +154,11 @@ var laplaceKind = &kind{
 		return b.p[0].Sub(b.p[1].Mul(u.Sign()).Mul(u.Abs().Neg().Log1p()))
 	},
 	logProb: func(b *Base, v *tensor.Tensor) *tensor.Tensor {
-		return b.p[1].Mul(2).Log().Neg().Sub(v.Sub(b.p[0]).Abs().Div(b.p[1]))
+		twice := b.p[1].Mul(2)
+		log := after(twice.Log(), twice)
+		normalizer, difference := after(log.Neg(), log), v.Sub(b.p[0])
+		distance := after(difference.Abs(), difference)
+		return after(normalizer.Sub(after(distance.Div(b.p[1]), distance)), normalizer)
 	},
 	cdf: func(b *Base, v *tensor.Tensor) *tensor.Tensor {
 		d := v.Sub(b.p[0])

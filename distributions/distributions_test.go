@@ -14,6 +14,7 @@ import (
 	"github.com/linstock-ml/linstock/distributions/constraints"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // methods calls every method of d with the value v, and returns the tensors.
@@ -706,5 +707,45 @@ func TestMoments(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestPeaks compares the peaks of methods of several operators with PyTorch's: each frees what it has used.
+func TestPeaks(t *testing.T) {
+	leak.Check(t)
+	const unit = 1 << 20
+	err := tensor.WithScope(func() error {
+		x, pos := tensor.Randn([]int{512, 512}), tensor.Rand([]int{512, 512}).Add(0.5)
+		normal, other := distributions.NewNormal(x, pos), distributions.NewNormal(pos, pos)
+		laplace, logNormal := distributions.NewLaplace(x, pos), distributions.NewLogNormal(x, pos)
+		gamma, beta := distributions.NewGamma(pos, pos), distributions.NewBeta(pos, pos)
+		for _, c := range []struct {
+			name  string
+			limit float64 // the peak of PyTorch 2.15 in bytes of x, and for Beta that of the concentrations, which it keeps, too
+			f     func() *tensor.Tensor
+		}{
+			{"Normal.LogProb", 5, func() *tensor.Tensor { return normal.LogProb(x) }},
+			{"Normal.CDF", 3, func() *tensor.Tensor { return normal.CDF(x) }},
+			{"Normal.RSample", 3, func() *tensor.Tensor { return normal.RSample() }},
+			{"KLDivergence", 5, func() *tensor.Tensor { return distributions.KLDivergence(normal, other) }},
+			{"Laplace.LogProb", 3, func() *tensor.Tensor { return laplace.LogProb(x) }},
+			{"LogNormal.LogProb", 7, func() *tensor.Tensor { return logNormal.LogProb(pos) }},
+			{"Gamma.LogProb", 3, func() *tensor.Tensor { return gamma.LogProb(pos) }},
+			{"Beta.LogProb", 9, func() *tensor.Tensor { return beta.LogProb(pos.Div(2)) }},
+		} {
+			peak, err := vram.Measure(vram.CPU, func() error {
+				return tensor.WithScope(func() error { return c.f().Err() })
+			})
+			if got := float64(peak) / unit; got > c.limit+0.02 {
+				t.Errorf("%s: the peak is %.2f times the bytes of x, PyTorch's is %.2f", c.name, got, c.limit)
+			}
+			if err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -52,7 +52,12 @@ func gammaRSample(b *Base, sample []int) *tensor.Tensor {
 
 func gammaLogProb(b *Base, v *tensor.Tensor) *tensor.Tensor {
 	v = v.To(b.dtype(), b.p[1].Device())
-	return b.p[0].XLogY(b.p[1]).Add(b.p[0].Sub(1).XLogY(v)).Sub(b.p[1].Mul(v)).Sub(b.p[0].LGamma())
+	first, power := b.p[0].XLogY(b.p[1]), b.p[0].Sub(1)
+	second := after(power.XLogY(v), power)
+	sum := after(first.Add(second), first, second)
+	product := b.p[1].Mul(v)
+	rest, normalizer := after(sum.Sub(product), sum, product), b.p[0].LGamma()
+	return after(rest.Sub(normalizer), rest, normalizer)
 }
 
 func gammaCDF(b *Base, v *tensor.Tensor) *tensor.Tensor { return b.p[0].IGamma(b.p[1].Mul(v)) }
@@ -142,7 +147,14 @@ func sampleDirichlet(concentration *tensor.Tensor, shape []int) *tensor.Tensor {
 
 func dirichletLogProb(c, v *tensor.Tensor) *tensor.Tensor {
 	last := tensor.Dim(-1)
-	return c.Sub(1.0).XLogY(v).Sum(last).Add(c.Sum(last).LGamma()).Sub(c.LGamma().Sum(last))
+	power := c.Sub(1.0)
+	terms := after(power.XLogY(v), power)
+	sum, total := after(terms.Sum(last), terms), c.Sum(last)
+	log := after(total.LGamma(), total)
+	sum = after(sum.Add(log), sum, log)
+	logs := c.LGamma()
+	normalizer := after(logs.Sum(last), logs)
+	return after(sum.Sub(normalizer), sum, normalizer)
 }
 
 func dirichletMode(c *tensor.Tensor) *tensor.Tensor {
@@ -222,7 +234,9 @@ var betaKind = &kind{
 		return sampleDirichlet(b.pair(), append(b.extended(sample), 2)).Select(-1, 0)
 	},
 	logProb: func(b *Base, v *tensor.Tensor) *tensor.Tensor {
-		return dirichletLogProb(b.pair(), tensor.Stack([]*tensor.Tensor{v, v.RSub(1.0)}, tensor.Dim(-1)))
+		other := v.RSub(1.0)
+		both := after(tensor.Stack([]*tensor.Tensor{v, other}, tensor.Dim(-1)), other)
+		return dirichletLogProb(b.pair(), both)
 	},
 }
 

@@ -89,9 +89,15 @@ func never[P, Q Distribution](like func(P) *tensor.Tensor) {
 }
 
 func klNormal(p, q *Base) *tensor.Tensor {
-	ratio := p.p[1].Div(q.p[1]).Pow(2)
-	t1 := p.p[0].Sub(q.p[0]).Div(q.p[1]).Pow(2)
-	return ratio.Add(t1).Sub(1).Sub(ratio.Log()).Mul(0.5)
+	quotient := p.p[1].Div(q.p[1])
+	ratio, difference := after(quotient.Pow(2), quotient), p.p[0].Sub(q.p[0])
+	scaled := after(difference.Div(q.p[1]), difference)
+	square := after(scaled.Pow(2), scaled)
+	sum := after(ratio.Add(square), square)
+	sum = after(sum.Sub(1), sum)
+	log := after(ratio.Log(), ratio)
+	sum = after(sum.Sub(log), sum, log)
+	return after(sum.Mul(0.5), sum)
 }
 
 func klCategorical(p, q *Base) *tensor.Tensor {
