@@ -167,7 +167,10 @@ type Softsign struct{}
 
 // Forward returns Softsign(x).
 func (*Softsign) Forward(x *tensor.Tensor) *tensor.Tensor {
-	return tidy(func(*tensor.Scope) *tensor.Tensor { return x.Div(x.Abs().Add(1)) })
+	return tidy(func(*tensor.Scope) *tensor.Tensor {
+		abs := x.Abs()
+		return x.Div(after(abs.Add(1), abs))
+	})
 }
 
 // Tanhshrink computes x - tanh(x). PyTorch: torch.nn.Tanhshrink.

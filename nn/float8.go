@@ -46,7 +46,7 @@ func NewFloat8Linear(l *Linear, opts ...Option) *Float8Linear {
 			})
 		})
 		q.Weight = b.tensor(w.Shape(), tensor.Float8E4M3FN, func(t *tensor.Tensor) *tensor.Tensor {
-			return tensor.Tidy(func() *tensor.Tensor { return t.Copy_(toFloat8(w, q.columns())) })
+			return tensor.Tidy(func() *tensor.Tensor { return t.Copy_(scaledFloat8(w, q.columns())) })
 		})
 		q.Bias = b.biasOf(l)
 	}
@@ -58,18 +58,26 @@ func NewFloat8Linear(l *Linear, opts ...Option) *Float8Linear {
 
 // float8Scale returns what divides x (rows, width) so that it fits in float8_e4m3fn: one number, or (rows, 1).
 func float8Scale(x *tensor.Tensor, perRow bool) *tensor.Tensor {
-	x = x.To(tensor.Float32).Abs()
+	abs := x.Abs()
+	var most *tensor.Tensor
 	if perRow {
-		x = x.AMax(tensor.Dim(1), tensor.KeepDim(true))
+		most = abs.AMax(tensor.Dim(1), tensor.KeepDim(true))
 	} else {
-		x = x.AMax()
+		most = abs.AMax()
 	}
-	return x.ClampMin(float8Eps).Div(float8Max)
+	return after(most, abs).To(tensor.Float32).ClampMin(float8Eps).Div(float8Max)
 }
 
 func toFloat8(x, scale *tensor.Tensor) *tensor.Tensor {
-	// Before libtorch 2.13, numbers beyond the largest become NaN.
-	return x.To(tensor.Float32).Div(scale).Clamp(-float8Max, float8Max).To(tensor.Float8E4M3FN)
+	scaled := scaledFloat8(x, scale)
+	return after(scaled.To(tensor.Float8E4M3FN), scaled)
+}
+
+// scaledFloat8 returns x / scale in float32, within the range of float8_e4m3fn: before libtorch 2.13, numbers beyond
+// the largest become NaN.
+func scaledFloat8(x, scale *tensor.Tensor) *tensor.Tensor {
+	wide := x.To(tensor.Float32)
+	return after(wide.Div(scale), wide).Clamp_(-float8Max, float8Max)
 }
 
 // float8MM returns a (m, k) times b (k, n), of which the kernels want a by rows and b by columns, times scales: one for each, or
@@ -83,7 +91,7 @@ func float8MM(a, b, scaleA, scaleB *tensor.Tensor, out tensor.DType, fast bool) 
 	if perRow := scaleA.Dim() > 0; perRow && a.Device() == tensor.CPU {
 		// Before libtorch 2.15 the kernel of the CPU has one scale.
 		one := scaleA.NewOnes(nil)
-		return call("Float8Linear", "aten::_scaled_mm", a, b, one, one, nil, nil, tensor.Float32, fast).Mul(scaleA).Mul(scaleB).To(out)
+		return call("Float8Linear", "aten::_scaled_mm", a, b, one, one, nil, nil, tensor.Float32, fast).Mul_(scaleA).Mul_(scaleB).To(out)
 	} else if perRow {
 		kernel = tensor.BFloat16 // with scales for rows CUDA's kernels have no other
 	}
@@ -135,10 +143,13 @@ func (q *Float8Linear) Forward(x *tensor.Tensor) *tensor.Tensor {
 			}
 			y = float8MM(toFloat8(rows, scale), w.T(), scale, weightScale, x.DType(), false).View(append(leading(x, 1), w.Size(0))...)
 		} else {
-			y = x.Linear(w.To(tensor.Float32).Mul(q.columns()).To(x.DType()), nil)
+			wide := w.To(tensor.Float32)
+			scaled := after(wide.Mul(q.columns()), wide)
+			weight := after(scaled.To(x.DType()), scaled)
+			y = after(x.Linear(weight, nil), weight)
 		}
 		if q.Bias != nil {
-			y = y.Add(q.Bias.To(x.DType()))
+			y = after(y.Add(q.Bias.To(x.DType())), y)
 		}
 		return y
 	})

@@ -86,20 +86,23 @@ func rejectNormal(t *tensor.Tensor, mean, std, low, high float64, g []tensor.Opt
 	if err != nil {
 		return tensor.Failed(err)
 	}
-	x := t.Normal_(mean, std, g...)
+	if err := t.Normal_(mean, std, g...).Err(); err != nil {
+		return tensor.Failed(err)
+	}
 	for {
-		outside := x.Lt(bounds[0]).LogicalOr(x.Gt(bounds[1]))
+		below, above := t.Lt(bounds[0]), t.Gt(bounds[1])
+		outside := after(below.LogicalOr(above), below, above)
 		if some, err := tensor.Item[bool](outside.Any()); err != nil {
 			return tensor.Failed(err)
 		} else if !some {
-			break
+			return t
 		}
-		x = tensor.Where(outside, x.EmptyLike().Normal_(mean, std, g...), x)
+		drawn := t.EmptyLike().Normal_(mean, std, g...)
+		chosen := after(tensor.Where(outside, drawn, t), outside, drawn)
+		if err := after(t.Copy_(chosen), chosen).Err(); err != nil {
+			return tensor.Failed(err)
+		}
 	}
-	if x != t {
-		return t.Copy_(x)
-	}
-	return t
 }
 
 // rejectUniform draws uniformly from [low, high] and accepts each sample with a probability proportional to the normal
@@ -108,24 +111,24 @@ func rejectUniform(t *tensor.Tensor, mean, std, low, high float64, g []tensor.Op
 	peak := (max(low, min(mean, high)) - mean) / std
 	refused := func(candidates *tensor.Tensor) *tensor.Tensor {
 		density := candidates.Sub(mean).Div_(std).Pow_(2).Mul_(-0.5).Sub_(-0.5 * peak * peak)
-		return candidates.EmptyLike().Uniform_(0, 1, g...).Log_().Gt(density)
+		log := candidates.EmptyLike().Uniform_(0, 1, g...).Log_()
+		return after(log.Gt(density), log, density)
 	}
-	x := t.Uniform_(low, high, g...)
-	pending := refused(t)
+	pending := refused(t.Uniform_(low, high, g...))
 	for {
 		if some, err := tensor.Item[bool](pending.Any()); err != nil {
 			return tensor.Failed(err)
 		} else if !some {
-			break
+			return t
 		}
 		candidates := t.EmptyLike().Uniform_(low, high, g...)
-		x = tensor.Where(pending, candidates, x)
-		pending = tensor.Where(pending, refused(candidates), pending)
+		chosen := tensor.Where(pending, candidates, t)
+		if err := after(t.Copy_(chosen), chosen).Err(); err != nil {
+			return tensor.Failed(err)
+		}
+		again := after(refused(candidates), candidates)
+		pending = after(tensor.Where(pending, again, pending), pending, again)
 	}
-	if x != t {
-		return t.Copy_(x)
-	}
-	return t
 }
 
 // InitOption is a keyword argument of the Kaiming initializers.
@@ -281,7 +284,7 @@ func Orthogonal_(t *tensor.Tensor, gain float64, g ...*tensor.Generator) *tensor
 				flat = flat.T()
 			}
 			q, r := flat.LinalgQR()
-			q = q.Mul(r.Diagonal().Sign())
+			q = q.Mul_(r.Diagonal().Sign())
 			if rows < cols {
 				q = q.T()
 			}

@@ -45,7 +45,7 @@ func NewInt8Linear(l *Linear, opts ...Option) *Int8Linear {
 					return t.Fill_(1)
 				}
 				// The clamp keeps a row of zeros from dividing by zero.
-				return t.Copy_(w.To(tensor.Float32).Abs().AMax(tensor.Dim(1)).Div(127.5).ClampMin(float32Epsilon))
+				return t.Copy_(w.Abs().AMax(tensor.Dim(1)).To(tensor.Float32).Div(127.5).ClampMin(float32Epsilon))
 			})
 		})
 		q.Weight = b.tensor(w.Shape(), tensor.Int8, func(t *tensor.Tensor) *tensor.Tensor {
@@ -53,7 +53,8 @@ func NewInt8Linear(l *Linear, opts ...Option) *Int8Linear {
 				return t
 			}
 			return tensor.Tidy(func() *tensor.Tensor {
-				return t.Copy_(w.To(tensor.Float32).Div(q.Scales.Unsqueeze(1).To(tensor.Float32)).Round().Clamp(-128, 127))
+				wide := tensor.Empty(w.Shape(), tensor.Float32, w.Device()).Copy_(w)
+				return t.Copy_(wide.Div_(q.Scales.Unsqueeze(1).To(tensor.Float32)).Round_().Clamp_(-128, 127))
 			})
 		})
 		q.Bias = b.biasOf(l)
@@ -132,17 +133,22 @@ func (q *Int8Linear) Forward(x *tensor.Tensor) *tensor.Tensor {
 		switch {
 		case q.Dynamic && rounds(x):
 			rows := x.Reshape(-1, w.Size(1)).To(tensor.Float32)
-			scale := rows.Abs().AMax(tensor.Dim(1), tensor.KeepDim(true)).Div(127.5).ClampMin(float32Epsilon)
-			rounded := rows.Mul(scale.Reciprocal()).Round().Clamp(-128, 127).To(tensor.Int8)
-			product := call(op, "aten::_int_mm", rounded, w.T())
-			y = product.To(tensor.Float32).Mul(scale).Mul(q.Scales.To(tensor.Float32)).To(x.DType()).View(shape...)
+			abs := rows.Abs()
+			scale := after(abs.AMax(tensor.Dim(1), tensor.KeepDim(true)), abs).Div(127.5).ClampMin(float32Epsilon)
+			scaled := after(rows.Mul(scale.Reciprocal()), rows).Round_().Clamp_(-128, 127)
+			rounded := after(scaled.To(tensor.Int8), scaled)
+			product := after(call(op, "aten::_int_mm", rounded, w.T()), rounded)
+			wide := after(product.To(tensor.Float32), product).Mul_(scale).Mul_(q.Scales.To(tensor.Float32))
+			y = wide.To(x.DType()).View(shape...)
 		case q.packs(x):
 			y = call(op, "aten::_weight_int8pack_mm", x.Reshape(-1, w.Size(1)).Contiguous(), w, q.Scales.To(x.DType()).Contiguous()).View(shape...)
 		default:
-			y = x.Linear(w.To(x.DType()), nil).Mul(q.Scales.To(x.DType()))
+			wide := w.To(x.DType())
+			product := after(x.Linear(wide, nil), wide)
+			y = after(product.Mul(q.Scales.To(x.DType())), product)
 		}
 		if q.Bias != nil {
-			y = y.Add(q.Bias.To(x.DType()))
+			y = after(y.Add(q.Bias.To(x.DType())), y)
 		}
 		return y
 	})

@@ -527,14 +527,21 @@ func (l *LocalResponseNorm) Forward(x *tensor.Tensor) *tensor.Tensor {
 		return x
 	}
 	return tidy(func(*tensor.Scope) *tensor.Tensor {
-		before, after := l.Size/2, (l.Size-1)/2
-		square := x.Mul(x)
-		if len(shape) == 3 {
-			square = square.Unsqueeze(1).Pad([]int{0, 0, before, after}).AvgPool2d([]int{l.Size, 1}, tensor.Stride(1)).SqueezeDim(1)
-		} else {
-			square = square.View(shape[0], 1, shape[1], shape[2], -1).Pad([]int{0, 0, 0, 0, before, after})
-			square = square.AvgPool3d([]int{l.Size, 1, 1}, tensor.Stride(1)).SqueezeDim(1).View(shape...)
+		window, pad := []int{l.Size, 1}, []int{0, 0, l.Size / 2, (l.Size - 1) / 2}
+		channels, mean := append([]int{shape[0], 1}, shape[1:]...), (*tensor.Tensor).AvgPool2d
+		if len(shape) > 3 {
+			window, pad = append(window, 1), append([]int{0, 0}, pad...)
+			channels, mean = []int{shape[0], 1, shape[1], shape[2], -1}, (*tensor.Tensor).AvgPool3d
 		}
-		return x.Div(square.Mul(l.Alpha).Add(l.K).Pow(l.Beta))
+		return x.Div(Pipe(x,
+			internal(func(x *tensor.Tensor) *tensor.Tensor { return x.Mul(x) }),
+			internal(func(square *tensor.Tensor) *tensor.Tensor { return square.View(channels...) }),
+			internal(func(square *tensor.Tensor) *tensor.Tensor { return square.Pad(pad) }),
+			internal(func(padded *tensor.Tensor) *tensor.Tensor { return mean(padded, window, tensor.Stride(1)) }),
+			internal(func(mean *tensor.Tensor) *tensor.Tensor { return mean.View(shape...) }),
+			internal(func(mean *tensor.Tensor) *tensor.Tensor { return mean.Mul(l.Alpha) }),
+			internal(func(y *tensor.Tensor) *tensor.Tensor { return y.Add(l.K) }),
+			internal(func(y *tensor.Tensor) *tensor.Tensor { return y.Pow(l.Beta) }),
+		))
 	})
 }

@@ -37,7 +37,10 @@ func TestPeaks(t *testing.T) {
 		part := nn.NewRotaryEmbedding(width / 2)
 		lora := nn.NewLoRALinear(nn.NewLinear(width, 4*width), 4)
 		adaptive := nn.NewAdaptiveLogSoftmaxWithLoss(width, 2000, []int{200, 800})
-		for _, m := range []any{weights, bias, swiglu, rotary, part, lora, adaptive} {
+		base := nn.NewLinear(width, 4*width)
+		eight, float8 := nn.NewInt8Linear(base), nn.NewFloat8Linear(base)
+		image, normalize, power := grad.View(n, 16, length, width/16), nn.NewLocalResponseNorm(5), nn.NewLPPool2d(3, 2)
+		for _, m := range []any{weights, bias, swiglu, rotary, part, lora, adaptive, base, eight, float8} {
 			defer nn.Release(m)
 		}
 		mask := tensor.Zeros([]int{length, length})
@@ -62,6 +65,11 @@ func TestPeaks(t *testing.T) {
 			{"Attend with AddBiasKV", 13.59, 6.31, func() *tensor.Tensor { return bias.Attend(grad, grad, grad, nn.Masks{}) }},
 			{"SwiGLU", 25.25, 12, func() *tensor.Tensor { return swiglu.Forward(x) }},
 			{"LoRALinear", 12.03, 12, func() *tensor.Tensor { return lora.Forward(x) }},
+			{"Int8Linear", 9.25, 8, func() *tensor.Tensor { return eight.Forward(rows) }},
+			{"Float8Linear", 9.25, 9.56, func() *tensor.Tensor { return float8.Forward(rows) }},
+			{"Softsign", 6, 2, func() *tensor.Tensor { return new(nn.Softsign).Forward(rows) }},
+			{"LocalResponseNorm", 8.25, 3, func() *tensor.Tensor { return normalize.Forward(image) }},
+			{"LPPool2d", 4.25, 1.25, func() *tensor.Tensor { return power.Forward(image) }},
 			{"RotaryEmbedding", 4.5, 3.06, func() *tensor.Tensor { return rotary.Forward(grad) }},
 			{"RotaryEmbedding of a part", 3.75, 1.53, func() *tensor.Tensor { return part.Forward(grad) }},
 			{"AdaptiveLogSoftmaxWithLoss", 19.05, 14.92, func() *tensor.Tensor {
@@ -94,6 +102,49 @@ func TestPeaks(t *testing.T) {
 				if err != nil {
 					t.Errorf("%s: %v", c.name, err)
 				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWeightPeaks tests how many tensors of a weight's size functions hold that make or change one, besides it.
+func TestWeightPeaks(t *testing.T) {
+	leak.Check(t)
+	const width = 512
+	const unit = width * width * 4
+	err := tensor.WithScope(func() error {
+		base, half := nn.NewLinear(width, width), nn.NewLinear(width, width, nn.DType(tensor.Float16))
+		lora := nn.NewLoRALinear(base, 4)
+		defer nn.Release(lora)
+		defer nn.Release(half)
+		made := func(m interface{ Err() error }) error {
+			defer nn.Release(m)
+			return m.Err()
+		}
+		for _, c := range []struct {
+			name  string
+			limit float64
+			f     func() error
+		}{
+			{"LoRALinear.Merge", 1, lora.Merge},
+			{"LoRALinear.Unmerge", 1, lora.Unmerge},
+			{"NewInt8Linear", 1.25, func() error { return made(nn.NewInt8Linear(base)) }},
+			{"NewInt8Linear of float16", 1.25, func() error { return made(nn.NewInt8Linear(half)) }},
+			{"NewFloat8Linear", 1.25, func() error { return made(nn.NewFloat8Linear(base)) }},
+			{"TruncNormal_", 2.5, func() error { return nn.TruncNormal_(base.Weight, 0, 1, -1, 1).Err() }},
+			{"TruncNormal_ of a tail", 3.5, func() error { return nn.TruncNormal_(base.Weight, 0, 1, 2, 3).Err() }},
+			{"Orthogonal_", 3.4, func() error { return nn.Orthogonal_(base.Weight, 1).Err() }},
+		} {
+			peak, err := vram.Measure(vram.CPU, c.f)
+			if got := float64(peak) / unit; got > c.limit+0.03 {
+				t.Errorf("%s: the peak is %.2f times the bytes of the weight, want at most %.2f", c.name, got, c.limit)
+			}
+			if err != nil {
+				t.Errorf("%s: %v", c.name, err)
 			}
 		}
 		return nil

@@ -155,10 +155,16 @@ func (p *lpPool) forward(op string, dims int, x *tensor.Tensor) *tensor.Tensor {
 		case math.IsInf(p.Norm, 1):
 			return maximum[dims](x.Abs(), p.Kernel, stride, ceil)
 		case math.IsInf(p.Norm, -1):
-			return maximum[dims](x.Abs().Neg(), p.Kernel, stride, ceil).Neg()
+			abs := x.Abs()
+			negative := after(abs.Neg(), abs)
+			return after(maximum[dims](negative, p.Kernel, stride, ceil), negative).Neg()
 		}
-		mean := average[dims](x.Pow(p.Norm), p.Kernel, stride, ceil)
-		return mean.Sign().Mul(mean.Abs().ReLU()).Mul(product(p.Kernel)).Pow(1 / p.Norm)
+		power := x.Pow(p.Norm)
+		mean := after(average[dims](power, p.Kernel, stride, ceil), power)
+		sign, abs := mean.Sign(), after(mean.Abs(), mean)
+		positive := after(abs.ReLU(), abs)
+		signed := after(sign.Mul(positive), sign, positive)
+		return after(signed.Mul(product(p.Kernel)), signed).Pow(1 / p.Norm)
 	})
 }
 

@@ -278,7 +278,8 @@ func (o *orthogonal) Forward(originals ...*tensor.Tensor) *tensor.Tensor {
 		var q *tensor.Tensor
 		if o.Map == "householder" {
 			a := x.Tril(tensor.Diagonal(-1))
-			tau := a.Mul(a).Sum(tensor.Dim(-2)).Add(1).Reciprocal().Mul(2)
+			square := a.Mul(a)
+			tau := after(square.Sum(tensor.Dim(-2)), square).Add(1).Reciprocal().Mul(2)
 			q = one(op, "aten::linalg_householder_product", a, tau)
 			q = q.Mul(x.Diagonal(tensor.Dim1(-2), tensor.Dim2(-1)).To(tensor.Int32).Unsqueeze(-2))
 		} else {

@@ -590,7 +590,10 @@ func (l *LoRALinear) merge(on bool) error {
 		scale = -scale
 	}
 	err := tensor.WithScope(func() error {
-		return autograd.NoGrad(func() error { return base.Weight.Add_(l.B.Weight.MM(l.A.Weight).Mul(scale)).Err() })
+		return autograd.NoGrad(func() error {
+			update := l.B.Weight.MM(l.A.Weight).Mul_(scale) // Add_ with Alpha would round differently from PEFT's product
+			return base.Weight.Add_(update).Err()
+		})
 	})
 	if err == nil {
 		l.merged = on
