@@ -61,3 +61,19 @@ func call(op, name string, args ...any) *tensor.Tensor {
 	}
 	return out[0].(*tensor.Tensor)
 }
+
+// leading returns the sizes of t except the last n, and none if it has fewer: an operator fails when memory runs out or
+// a device is lost, and a failed tensor has no dimensions.
+func leading(t *tensor.Tensor, n int) []int {
+	shape := t.Shape()
+	return shape[:max(0, len(shape)-n)]
+}
+
+// trailing returns the last n sizes of t, or nil if it has fewer.
+func trailing(t *tensor.Tensor, n int) []int {
+	shape := t.Shape()
+	if len(shape) < n {
+		return nil
+	}
+	return shape[len(shape)-n:]
+}

@@ -296,22 +296,6 @@ func dims(t *tensor.Tensor, i int) int {
 	return t.Size(i)
 }
 
-// leading returns the sizes of t except the last n, and none if it has fewer: an operator fails when memory runs out or
-// a device is lost, and a failed tensor has no dimensions.
-func leading(t *tensor.Tensor, n int) []int {
-	shape := t.Shape()
-	return shape[:max(0, len(shape)-n)]
-}
-
-// trailing returns the last n sizes of t, or nil if it has fewer.
-func trailing(t *tensor.Tensor, n int) []int {
-	shape := t.Shape()
-	if len(shape) < n {
-		return nil
-	}
-	return shape[len(shape)-n:]
-}
-
 // extraRepr returns what PyTorch prints between the parentheses of a module.
 func extraRepr(m any) string {
 	if l, ok := m.(interface{ unmade() string }); ok {
