@@ -717,7 +717,7 @@ func TestDirectoriesDiffer(t *testing.T) {
 	}
 	if err := launch.Ranks(ctx, 2, func(g *dist.Group) error {
 		name := fmt.Sprint("run", g.Rank())
-		if err := dcp.Save(ctx, g, filepath.Join(dir, name), dcp.State{Shards: divided(g, false)}); err == nil || !strings.Contains(err.Error(), "run1\": one directory") {
+		if err := dcp.Save(ctx, g, filepath.Join(dir, name), dcp.State{Shards: divided(g, false)}); err == nil || !strings.Contains(err.Error(), "run1\": want one directory") {
 			return fmt.Errorf("two directories: %w", err)
 		}
 		for range 2 { // a new one, and one that exists
