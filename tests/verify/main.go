@@ -3,7 +3,7 @@
 //
 //	go run ./tests/verify [-share F] [-rows oom-device,storm,…] [-write]
 //
-// `make verify` runs all of it, which takes nearly three hours on two cores; `make test` runs a twentieth. A line is a
+// `make verify` runs all of it, which takes nearly three hours on two cores; `make test` runs a fiftieth. A line is a
 // program under tests, whose last line of output contains the figures, or a way to run the Go tests
 // (gotest.go). With -write the results go into docs/reliability.md; lines that were not run are not changed.
 package main
