@@ -341,7 +341,7 @@ func (s *step) backward(i int, gy *tensor.Tensor) (gx *tensor.Tensor, err error)
 const maxDims = 8
 
 // exchange sends a microbatch's out, unless it is nil, to the rank peer and releases it, and receives from peer if in
-// is set. requires tells whether peer must send back a gradient of out.
+// is set. requires reports whether peer must send back a gradient of out.
 func (s *step) exchange(out *tensor.Tensor, microbatch int, requires, in bool, peer int) (received *tensor.Tensor, err error) {
 	if out != nil {
 		defer out.Release()
