@@ -17,7 +17,7 @@ tiers=("$@")
 version=${LINSTOCK_TORCH:-$(tail -n 1 internal/locate/versions.txt)}
 work=build/test
 mkdir -p "$work"
-eval "$(go run ./cmd/linstock env)" || exit 1
+eval "$(LINSTOCK_TORCH=$version go run ./cmd/linstock env)" || exit 1
 root=${LIBTORCH:?libtorch is not set up; run: make setup}
 echo "fetching the Go modules of the tests …"
 go mod download && (cd internal/tools && go mod download) || exit 1
