@@ -136,12 +136,11 @@ func setupFix() string {
 // torchFix is setupFix unless setup would also fail with err, because the environment names a libtorch that cannot be
 // used.
 func torchFix(err error) string {
-	python := os.Getenv(locate.EnvUsePyTorch)
 	switch {
 	case err == nil || errors.Is(err, libtorch.ErrNotInstalled):
 	case os.Getenv(locate.EnvLibtorch) != "":
 		return "unset " + locate.EnvLibtorch + ", or set it to the directory of a libtorch"
-	case python != "" && python != "0":
+	case locate.UsesPyTorch():
 		return "unset " + locate.EnvUsePyTorch + ", or install a PyTorch that python3 finds"
 	}
 	return setupFix()
@@ -150,8 +149,7 @@ func torchFix(err error) string {
 // setupCommand is setupFix where LINSTOCK_LIB is not the cause, for example because it is what linstock env prints.
 func setupCommand() string {
 	v := defaultTorch()
-	python := os.Getenv(locate.EnvUsePyTorch)
-	if _, hash, err := paths(); err == nil && os.Getenv(locate.EnvLibtorch) == "" && (python == "" || python == "0") {
+	if _, hash, err := paths(); err == nil && os.Getenv(locate.EnvLibtorch) == "" && !locate.UsesPyTorch() {
 		if used := usedTorch(hash); locate.CheckPinned(used) == nil {
 			v = used
 		}

@@ -114,7 +114,7 @@ func Resolve(ctx context.Context, cache, version string, cuda bool) (Source, err
 		}
 		return elsewhere(dir, "$"+locate.EnvLibtorch)
 	}
-	if v := os.Getenv(locate.EnvUsePyTorch); v != "" && v != "0" {
+	if locate.UsesPyTorch() {
 		dir, err := pythonTorch(ctx)
 		if err != nil {
 			return Source{}, err

@@ -74,6 +74,12 @@ const (
 	EnvUsePyTorch = "LIBTORCH_USE_PYTORCH" // 1: setup uses python3's PyTorch
 )
 
+// UsesPyTorch reports whether LIBTORCH_USE_PYTORCH makes setup use python3's PyTorch.
+func UsesPyTorch() bool {
+	v := os.Getenv(EnvUsePyTorch)
+	return v != "" && v != "0"
+}
+
 // LibName is the shim's file name on this system.
 func LibName() string {
 	switch runtime.GOOS {
