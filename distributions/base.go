@@ -325,15 +325,6 @@ func valid(c constraints.Constraint, v *tensor.Tensor) (ok bool, err error) {
 	return ok, err
 }
 
-// after returns y and frees tensors from which y was computed and which no other code has seen, as PyTorch frees what
-// no variable refers to.
-func after(y *tensor.Tensor, used ...*tensor.Tensor) *tensor.Tensor {
-	for _, t := range used {
-		t.Release()
-	}
-	return y
-}
-
 // NewBase returns the Base of a distribution outside this package, whose methods return the given shapes, the given
 // support (nil means that values are not checked), and otherwise errors. Options: ValidateArgs.
 //

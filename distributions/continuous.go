@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/linstock-ml/linstock/distributions/constraints"
+	"github.com/linstock-ml/linstock/internal/free"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -37,26 +38,26 @@ var normalKind = &kind{
 	},
 	logProb: func(b *Base, v *tensor.Tensor) *tensor.Tensor {
 		difference, variance := v.Sub(b.p[0]), b.p[1].Pow(2)
-		square, twice := after(difference.Pow(2), difference), after(variance.Mul(2), variance)
-		negative := after(square.Neg(), square)
-		exponent, log := after(negative.Div(twice), negative, twice), b.p[1].Log()
-		sum := after(exponent.Sub(log), exponent, log)
-		return after(sum.Sub(math.Log(math.Sqrt(2*math.Pi))), sum)
+		square, twice := free.After(difference.Pow(2), difference), free.After(variance.Mul(2), variance)
+		negative := free.After(square.Neg(), square)
+		exponent, log := free.After(negative.Div(twice), negative, twice), b.p[1].Log()
+		sum := free.After(exponent.Sub(log), exponent, log)
+		return free.After(sum.Sub(math.Log(math.Sqrt(2*math.Pi))), sum)
 	},
 	cdf: func(b *Base, v *tensor.Tensor) *tensor.Tensor {
 		difference, inverse := v.Sub(b.p[0]), b.p[1].Reciprocal()
-		z := after(difference.Mul(inverse), difference, inverse)
-		z = after(z.Div(math.Sqrt2), z)
-		erf := after(z.Erf(), z)
-		sum := after(erf.Add(1), erf)
-		return after(sum.Mul(0.5), sum)
+		z := free.After(difference.Mul(inverse), difference, inverse)
+		z = free.After(z.Div(math.Sqrt2), z)
+		erf := free.After(z.Erf(), z)
+		sum := free.After(erf.Add(1), erf)
+		return free.After(sum.Mul(0.5), sum)
 	},
 	icdf: func(b *Base, p *tensor.Tensor) *tensor.Tensor {
 		twice := p.Mul(2)
-		centred := after(twice.Sub(1), twice)
-		inverse := after(centred.ErfInv(), centred)
-		scaled := after(b.p[1].Mul(inverse), inverse)
-		return b.p[0].Add(after(scaled.Mul(math.Sqrt2), scaled))
+		centred := free.After(twice.Sub(1), twice)
+		inverse := free.After(centred.ErfInv(), centred)
+		scaled := free.After(b.p[1].Mul(inverse), inverse)
+		return b.p[0].Add(free.After(scaled.Mul(math.Sqrt2), scaled))
 	},
 	entropy: func(b *Base) *tensor.Tensor { return b.p[1].Log().Add(0.5 + 0.5*math.Log(2*math.Pi)) },
 }
@@ -155,10 +156,10 @@ var laplaceKind = &kind{
 	},
 	logProb: func(b *Base, v *tensor.Tensor) *tensor.Tensor {
 		twice := b.p[1].Mul(2)
-		log := after(twice.Log(), twice)
-		normalizer, difference := after(log.Neg(), log), v.Sub(b.p[0])
-		distance := after(difference.Abs(), difference)
-		return after(normalizer.Sub(after(distance.Div(b.p[1]), distance)), normalizer)
+		log := free.After(twice.Log(), twice)
+		normalizer, difference := free.After(log.Neg(), log), v.Sub(b.p[0])
+		distance := free.After(difference.Abs(), difference)
+		return free.After(normalizer.Sub(free.After(distance.Div(b.p[1]), distance)), normalizer)
 	},
 	cdf: func(b *Base, v *tensor.Tensor) *tensor.Tensor {
 		d := v.Sub(b.p[0])

@@ -5,6 +5,7 @@ import (
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/distributions/constraints"
+	"github.com/linstock-ml/linstock/internal/free"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -53,11 +54,11 @@ func gammaRSample(b *Base, sample []int) *tensor.Tensor {
 func gammaLogProb(b *Base, v *tensor.Tensor) *tensor.Tensor {
 	v = v.To(b.dtype(), b.p[1].Device())
 	first, power := b.p[0].XLogY(b.p[1]), b.p[0].Sub(1)
-	second := after(power.XLogY(v), power)
-	sum := after(first.Add(second), first, second)
+	second := free.After(power.XLogY(v), power)
+	sum := free.After(first.Add(second), first, second)
 	product := b.p[1].Mul(v)
-	rest, normalizer := after(sum.Sub(product), sum, product), b.p[0].LGamma()
-	return after(rest.Sub(normalizer), rest, normalizer)
+	rest, normalizer := free.After(sum.Sub(product), sum, product), b.p[0].LGamma()
+	return free.After(rest.Sub(normalizer), rest, normalizer)
 }
 
 func gammaCDF(b *Base, v *tensor.Tensor) *tensor.Tensor { return b.p[0].IGamma(b.p[1].Mul(v)) }
@@ -148,13 +149,13 @@ func sampleDirichlet(concentration *tensor.Tensor, shape []int) *tensor.Tensor {
 func dirichletLogProb(c, v *tensor.Tensor) *tensor.Tensor {
 	last := tensor.Dim(-1)
 	power := c.Sub(1.0)
-	terms := after(power.XLogY(v), power)
-	sum, total := after(terms.Sum(last), terms), c.Sum(last)
-	log := after(total.LGamma(), total)
-	sum = after(sum.Add(log), sum, log)
+	terms := free.After(power.XLogY(v), power)
+	sum, total := free.After(terms.Sum(last), terms), c.Sum(last)
+	log := free.After(total.LGamma(), total)
+	sum = free.After(sum.Add(log), sum, log)
 	logs := c.LGamma()
-	normalizer := after(logs.Sum(last), logs)
-	return after(sum.Sub(normalizer), sum, normalizer)
+	normalizer := free.After(logs.Sum(last), logs)
+	return free.After(sum.Sub(normalizer), sum, normalizer)
 }
 
 func dirichletMode(c *tensor.Tensor) *tensor.Tensor {
@@ -235,7 +236,7 @@ var betaKind = &kind{
 	},
 	logProb: func(b *Base, v *tensor.Tensor) *tensor.Tensor {
 		other := v.RSub(1.0)
-		both := after(tensor.Stack([]*tensor.Tensor{v, other}, tensor.Dim(-1)), other)
+		both := free.After(tensor.Stack([]*tensor.Tensor{v, other}, tensor.Dim(-1)), other)
 		return dirichletLogProb(b.pair(), both)
 	},
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/free"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -90,14 +91,14 @@ func never[P, Q Distribution](like func(P) *tensor.Tensor) {
 
 func klNormal(p, q *Base) *tensor.Tensor {
 	quotient := p.p[1].Div(q.p[1])
-	ratio, difference := after(quotient.Pow(2), quotient), p.p[0].Sub(q.p[0])
-	scaled := after(difference.Div(q.p[1]), difference)
-	square := after(scaled.Pow(2), scaled)
-	sum := after(ratio.Add(square), square)
-	sum = after(sum.Sub(1), sum)
-	log := after(ratio.Log(), ratio)
-	sum = after(sum.Sub(log), sum, log)
-	return after(sum.Mul(0.5), sum)
+	ratio, difference := free.After(quotient.Pow(2), quotient), p.p[0].Sub(q.p[0])
+	scaled := free.After(difference.Div(q.p[1]), difference)
+	square := free.After(scaled.Pow(2), scaled)
+	sum := free.After(ratio.Add(square), square)
+	sum = free.After(sum.Sub(1), sum)
+	log := free.After(ratio.Log(), ratio)
+	sum = free.After(sum.Sub(log), sum, log)
+	return free.After(sum.Mul(0.5), sum)
 }
 
 func klCategorical(p, q *Base) *tensor.Tensor {

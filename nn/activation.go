@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/free"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -169,7 +170,7 @@ type Softsign struct{}
 func (*Softsign) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return tidy(func(*tensor.Scope) *tensor.Tensor {
 		abs := x.Abs()
-		return x.Div(after(abs.Add(1), abs))
+		return x.Div(free.After(abs.Add(1), abs))
 	})
 }
 

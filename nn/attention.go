@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 
+	"github.com/linstock-ml/linstock/internal/free"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -467,7 +468,7 @@ func (a *MultiheadAttention) attendAll(in []*tensor.Tensor, masks Masks, needWei
 	}
 	if needWeights {
 		y, weights = a.weighted(q, k, v, mask, drop)
-		y = after(tidy(func(*tensor.Scope) *tensor.Tensor { return y.Transpose(0, 1).Reshape(length*batch, width) }), y)
+		y = free.After(tidy(func(*tensor.Scope) *tensor.Tensor { return y.Transpose(0, 1).Reshape(length*batch, width) }), y)
 		weights = weights.View(batch, a.Heads, length, source)
 		if !perHead {
 			weights = weights.Mean(tensor.Dim(1))
@@ -477,10 +478,10 @@ func (a *MultiheadAttention) attendAll(in []*tensor.Tensor, masks Masks, needWei
 		}
 	} else {
 		y = tidy(func(*tensor.Scope) *tensor.Tensor { return a.fused(q, k, v, mask, batch, drop, causal) })
-		after(y, q, k, v)
-		y = after(tidy(func(*tensor.Scope) *tensor.Tensor { return y.Permute(2, 0, 1, 3).Reshape(length*batch, width) }), y)
+		free.After(y, q, k, v)
+		y = free.After(tidy(func(*tensor.Scope) *tensor.Tensor { return y.Permute(2, 0, 1, 3).Reshape(length*batch, width) }), y)
 	}
-	y = after(a.OutProj.Forward(y), y)
+	y = free.After(a.OutProj.Forward(y), y)
 	y = y.View(length, batch, y.Size(-1))
 	switch {
 	case unbatched:
@@ -525,9 +526,9 @@ func (a *MultiheadAttention) split(in []*tensor.Tensor, unbatched bool) ([]*tens
 	heads, each := batch*a.Heads, width/a.Heads
 	if a.BiasK != nil {
 		bias := a.BiasK.Repeat(1, batch, 1)
-		k = after(tensor.Cat([]*tensor.Tensor{k, bias}), bias)
+		k = free.After(tensor.Cat([]*tensor.Tensor{k, bias}), bias)
 		bias = a.BiasV.Repeat(1, batch, 1)
-		v = after(tensor.Cat([]*tensor.Tensor{v, bias}), bias)
+		v = free.After(tensor.Cat([]*tensor.Tensor{v, bias}), bias)
 		source++
 	}
 	q = q.Reshape(length, heads, each).Transpose(0, 1)
@@ -576,18 +577,18 @@ func (a *MultiheadAttention) masks(q *tensor.Tensor, source int, masks Masks, ne
 
 // weighted returns the values v weighted by the scores of q and k, and the weights. It frees q, k and v.
 func (a *MultiheadAttention) weighted(q, k, v, mask *tensor.Tensor, drop float64) (y, weights *tensor.Tensor) {
-	scaled, turned := after(q.Mul(math.Sqrt(1/float64(q.Size(2)))), q), after(k.Transpose(-2, -1), k)
+	scaled, turned := free.After(q.Mul(math.Sqrt(1/float64(q.Size(2)))), q), free.After(k.Transpose(-2, -1), k)
 	var scores *tensor.Tensor
 	if mask != nil {
 		scores = mask.BAddBMM(scaled, turned)
 	} else {
 		scores = scaled.BMM(turned)
 	}
-	after(scores, scaled, turned)
-	if weights = after(scores.Softmax(-1), scores); drop > 0 {
-		weights = after(weights.Dropout(drop, tensor.Train(true)), weights)
+	free.After(scores, scaled, turned)
+	if weights = free.After(scores.Softmax(-1), scores); drop > 0 {
+		weights = free.After(weights.Dropout(drop, tensor.Train(true)), weights)
 	}
-	return after(weights.BMM(v), v), weights
+	return free.After(weights.BMM(v), v), weights
 }
 
 // fused is weighted without the weights, as (N, Heads, L, E / Heads).

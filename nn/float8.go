@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"github.com/linstock-ml/linstock/internal/free"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -65,19 +66,19 @@ func float8Scale(x *tensor.Tensor, perRow bool) *tensor.Tensor {
 	} else {
 		most = abs.AMax()
 	}
-	return after(most, abs).To(tensor.Float32).ClampMin(float8Eps).Div(float8Max)
+	return free.After(most, abs).To(tensor.Float32).ClampMin(float8Eps).Div(float8Max)
 }
 
 func toFloat8(x, scale *tensor.Tensor) *tensor.Tensor {
 	scaled := scaledFloat8(x, scale)
-	return after(scaled.To(tensor.Float8E4M3FN), scaled)
+	return free.After(scaled.To(tensor.Float8E4M3FN), scaled)
 }
 
 // scaledFloat8 returns x / scale in float32, within the range of float8_e4m3fn: before libtorch 2.13, numbers beyond
 // the largest become NaN.
 func scaledFloat8(x, scale *tensor.Tensor) *tensor.Tensor {
 	wide := x.To(tensor.Float32)
-	return after(wide.Div(scale), wide).Clamp_(-float8Max, float8Max)
+	return free.After(wide.Div(scale), wide).Clamp_(-float8Max, float8Max)
 }
 
 // float8MM returns a (m, k) times b (k, n), of which the kernels want a by rows and b by columns, times scales: one for each, or
@@ -144,12 +145,12 @@ func (q *Float8Linear) Forward(x *tensor.Tensor) *tensor.Tensor {
 			y = float8MM(toFloat8(rows, scale), w.T(), scale, weightScale, x.DType(), false).View(append(leading(x, 1), w.Size(0))...)
 		} else {
 			wide := w.To(tensor.Float32)
-			scaled := after(wide.Mul(q.columns()), wide)
-			weight := after(scaled.To(x.DType()), scaled)
-			y = after(x.Linear(weight, nil), weight)
+			scaled := free.After(wide.Mul(q.columns()), wide)
+			weight := free.After(scaled.To(x.DType()), scaled)
+			y = free.After(x.Linear(weight, nil), weight)
 		}
 		if q.Bias != nil {
-			y = after(y.Add(q.Bias.To(x.DType())), y)
+			y = free.After(y.Add(q.Bias.To(x.DType())), y)
 		}
 		return y
 	})

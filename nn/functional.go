@@ -3,6 +3,7 @@ package nn
 import (
 	"math"
 
+	"github.com/linstock-ml/linstock/internal/free"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -36,15 +37,15 @@ func GumbelSoftmax(logits *tensor.Tensor, tau float64, hard bool, dim int) *tens
 	}
 	return tidyAs(op, func(*tensor.Scope) *tensor.Tensor {
 		noise := tensor.Empty(logits.Shape(), logits.DType(), logits.Device()).Exponential_().Log_().Neg_()
-		sum := after(logits.Add(noise), noise)
-		scaled := after(sum.Div(tau), sum)
-		soft := after(scaled.Softmax(dim), scaled)
+		sum := free.After(logits.Add(noise), noise)
+		scaled := free.After(sum.Div(tau), sum)
+		soft := free.After(scaled.Softmax(dim), scaled)
 		if !hard || soft.Err() != nil {
 			return soft
 		}
 		most, index := soft.MaxDim(dim, tensor.KeepDim(true))
-		one := after(tensor.Zeros(logits.Shape(), logits.DType(), logits.Device()).ScatterValue_(dim, index, 1), most, index)
-		difference := after(one.Sub(soft.Detach()), one)
+		one := free.After(tensor.Zeros(logits.Shape(), logits.DType(), logits.Device()).ScatterValue_(dim, index, 1), most, index)
+		difference := free.After(one.Sub(soft.Detach()), one)
 		return difference.Add(soft)
 	})
 }

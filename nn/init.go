@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/free"
 	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
@@ -91,15 +92,15 @@ func rejectNormal(t *tensor.Tensor, mean, std, low, high float64, g []tensor.Opt
 	}
 	for {
 		below, above := t.Lt(bounds[0]), t.Gt(bounds[1])
-		outside := after(below.LogicalOr(above), below, above)
+		outside := free.After(below.LogicalOr(above), below, above)
 		if some, err := tensor.Item[bool](outside.Any()); err != nil {
 			return tensor.Failed(err)
 		} else if !some {
 			return t
 		}
 		drawn := t.EmptyLike().Normal_(mean, std, g...)
-		chosen := after(tensor.Where(outside, drawn, t), outside, drawn)
-		if err := after(t.Copy_(chosen), chosen).Err(); err != nil {
+		chosen := free.After(tensor.Where(outside, drawn, t), outside, drawn)
+		if err := free.After(t.Copy_(chosen), chosen).Err(); err != nil {
 			return tensor.Failed(err)
 		}
 	}
@@ -112,7 +113,7 @@ func rejectUniform(t *tensor.Tensor, mean, std, low, high float64, g []tensor.Op
 	refused := func(candidates *tensor.Tensor) *tensor.Tensor {
 		density := candidates.Sub(mean).Div_(std).Pow_(2).Mul_(-0.5).Sub_(-0.5 * peak * peak)
 		log := candidates.EmptyLike().Uniform_(0, 1, g...).Log_()
-		return after(log.Gt(density), log, density)
+		return free.After(log.Gt(density), log, density)
 	}
 	pending := refused(t.Uniform_(low, high, g...))
 	for {
@@ -123,11 +124,11 @@ func rejectUniform(t *tensor.Tensor, mean, std, low, high float64, g []tensor.Op
 		}
 		candidates := t.EmptyLike().Uniform_(low, high, g...)
 		chosen := tensor.Where(pending, candidates, t)
-		if err := after(t.Copy_(chosen), chosen).Err(); err != nil {
+		if err := free.After(t.Copy_(chosen), chosen).Err(); err != nil {
 			return tensor.Failed(err)
 		}
-		again := after(refused(candidates), candidates)
-		pending = after(tensor.Where(pending, again, pending), pending, again)
+		again := free.After(refused(candidates), candidates)
+		pending = free.After(tensor.Where(pending, again, pending), pending, again)
 	}
 }
 

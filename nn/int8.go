@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"github.com/linstock-ml/linstock/internal/free"
 	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
@@ -134,21 +135,21 @@ func (q *Int8Linear) Forward(x *tensor.Tensor) *tensor.Tensor {
 		case q.Dynamic && rounds(x):
 			rows := x.Reshape(-1, w.Size(1)).To(tensor.Float32)
 			abs := rows.Abs()
-			scale := after(abs.AMax(tensor.Dim(1), tensor.KeepDim(true)), abs).Div(127.5).ClampMin(float32Epsilon)
-			scaled := after(rows.Mul(scale.Reciprocal()), rows).Round_().Clamp_(-128, 127)
-			rounded := after(scaled.To(tensor.Int8), scaled)
-			product := after(call(op, "aten::_int_mm", rounded, w.T()), rounded)
-			wide := after(product.To(tensor.Float32), product).Mul_(scale).Mul_(q.Scales.To(tensor.Float32))
+			scale := free.After(abs.AMax(tensor.Dim(1), tensor.KeepDim(true)), abs).Div(127.5).ClampMin(float32Epsilon)
+			scaled := free.After(rows.Mul(scale.Reciprocal()), rows).Round_().Clamp_(-128, 127)
+			rounded := free.After(scaled.To(tensor.Int8), scaled)
+			product := free.After(call(op, "aten::_int_mm", rounded, w.T()), rounded)
+			wide := free.After(product.To(tensor.Float32), product).Mul_(scale).Mul_(q.Scales.To(tensor.Float32))
 			y = wide.To(x.DType()).View(shape...)
 		case q.packs(x):
 			y = call(op, "aten::_weight_int8pack_mm", x.Reshape(-1, w.Size(1)).Contiguous(), w, q.Scales.To(x.DType()).Contiguous()).View(shape...)
 		default:
 			wide := w.To(x.DType())
-			product := after(x.Linear(wide, nil), wide)
-			y = after(product.Mul(q.Scales.To(x.DType())), product)
+			product := free.After(x.Linear(wide, nil), wide)
+			y = free.After(product.Mul(q.Scales.To(x.DType())), product)
 		}
 		if q.Bias != nil {
-			y = after(y.Add(q.Bias.To(x.DType())), y)
+			y = free.After(y.Add(q.Bias.To(x.DType())), y)
 		}
 		return y
 	})

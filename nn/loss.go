@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/free"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -79,7 +80,7 @@ func weighted(op string, x, target, weight *tensor.Tensor, f func(x, target *ten
 	}
 	return tidyAs(op, func(*tensor.Scope) *tensor.Tensor {
 		losses := f(x, target, append(opts, tensor.ReduceNone)...)
-		loss := after(losses.Mul(weight), losses)
+		loss := free.After(losses.Mul(weight), losses)
 		if s.reduction == tensor.ReduceMean && op != "HuberLoss" { // PyTorch divides HuberLoss's by the number of elements
 			return loss.Sum().Div(weight.Sum())
 		}
@@ -328,7 +329,7 @@ func GaussianNLLLoss(x, target, variance *tensor.Tensor, opts ...tensor.Option) 
 	}
 	return tidyAs(op, func(*tensor.Scope) *tensor.Tensor {
 		below := variance.Lt(0)
-		if negative, err := tensor.Item[bool](after(below.Any(), below)); err != nil {
+		if negative, err := tensor.Item[bool](free.After(below.Any(), below)); err != nil {
 			return tensor.Failed(err)
 		} else if negative {
 			return refuse.Tensor(op, tensor.ErrArgument, "a variance is negative")
@@ -355,12 +356,12 @@ func GaussianNLLLoss(x, target, variance *tensor.Tensor, opts ...tensor.Option) 
 			return tensor.Failed(err)
 		}
 		log, difference := variance.Log(), x.Sub(target)
-		square := after(difference.Pow(2), difference)
-		quotient := after(square.Div(variance), square)
-		sum := after(log.Add(quotient), log, quotient)
-		loss := after(sum.Mul(0.5), sum)
+		square := free.After(difference.Pow(2), difference)
+		quotient := free.After(square.Div(variance), square)
+		sum := free.After(log.Add(quotient), log, quotient)
+		loss := free.After(sum.Mul(0.5), sum)
 		if s.full {
-			loss = after(loss.Add(0.5*math.Log(2*math.Pi)), loss)
+			loss = free.After(loss.Add(0.5*math.Log(2*math.Pi)), loss)
 		}
 		return s.reduce(loss)
 	})
@@ -386,14 +387,14 @@ func MultiLabelSoftMarginLoss(x, target *tensor.Tensor, opts ...tensor.Option) *
 	}
 	return tidyAs(op, func(*tensor.Scope) *tensor.Tensor {
 		log := x.LogSigmoid()
-		with := after(target.Mul(log), log)
+		with := free.After(target.Mul(log), log)
 		rest, negative := target.RSub(1), x.Neg()
-		log = after(negative.LogSigmoid(), negative)
-		without := after(rest.Mul(log), rest, log)
-		sum := after(with.Add(without), with, without)
-		loss := after(sum.Neg(), sum)
+		log = free.After(negative.LogSigmoid(), negative)
+		without := free.After(rest.Mul(log), rest, log)
+		sum := free.After(with.Add(without), with, without)
+		loss := free.After(sum.Neg(), sum)
 		if s.weight != nil {
-			loss = after(loss.Mul(s.weight), loss)
+			loss = free.After(loss.Mul(s.weight), loss)
 		}
 		return s.reduce(loss.Sum(tensor.Dim(-1)).Div(x.Size(-1)))
 	})

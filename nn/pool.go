@@ -3,6 +3,7 @@ package nn
 import (
 	"math"
 
+	"github.com/linstock-ml/linstock/internal/free"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -156,15 +157,15 @@ func (p *lpPool) forward(op string, dims int, x *tensor.Tensor) *tensor.Tensor {
 			return maximum[dims](x.Abs(), p.Kernel, stride, ceil)
 		case math.IsInf(p.Norm, -1):
 			abs := x.Abs()
-			negative := after(abs.Neg(), abs)
-			return after(maximum[dims](negative, p.Kernel, stride, ceil), negative).Neg()
+			negative := free.After(abs.Neg(), abs)
+			return free.After(maximum[dims](negative, p.Kernel, stride, ceil), negative).Neg()
 		}
 		power := x.Pow(p.Norm)
-		mean := after(average[dims](power, p.Kernel, stride, ceil), power)
-		sign, abs := mean.Sign(), after(mean.Abs(), mean)
-		positive := after(abs.ReLU(), abs)
-		signed := after(sign.Mul(positive), sign, positive)
-		return after(signed.Mul(product(p.Kernel)), signed).Pow(1 / p.Norm)
+		mean := free.After(average[dims](power, p.Kernel, stride, ceil), power)
+		sign, abs := mean.Sign(), free.After(mean.Abs(), mean)
+		positive := free.After(abs.ReLU(), abs)
+		signed := free.After(sign.Mul(positive), sign, positive)
+		return free.After(signed.Mul(product(p.Kernel)), signed).Pow(1 / p.Norm)
 	})
 }
 

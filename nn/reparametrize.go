@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/free"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -279,7 +280,7 @@ func (o *orthogonal) Forward(originals ...*tensor.Tensor) *tensor.Tensor {
 		if o.Map == "householder" {
 			a := x.Tril(tensor.Diagonal(-1))
 			square := a.Mul(a)
-			tau := after(square.Sum(tensor.Dim(-2)), square).Add(1).Reciprocal().Mul(2)
+			tau := free.After(square.Sum(tensor.Dim(-2)), square).Add(1).Reciprocal().Mul(2)
 			q = one(op, "aten::linalg_householder_product", a, tau)
 			q = q.Mul(x.Diagonal(tensor.Dim1(-2), tensor.Dim2(-1)).To(tensor.Int32).Unsqueeze(-2))
 		} else {

@@ -89,14 +89,6 @@ func then(x *tensor.Tensor, f func(x *tensor.Tensor) *tensor.Tensor) *tensor.Ten
 	return y
 }
 
-// after returns y and frees tensors from which y was computed and which no other code has seen.
-func after(y *tensor.Tensor, used ...*tensor.Tensor) *tensor.Tensor {
-	for _, t := range used {
-		t.Release()
-	}
-	return y
-}
-
 // TransformerEncoderLayer is self-attention followed by two linear layers, each with dropout, a residual connection and
 // layer normalization (Vaswani et al. 2017). PyTorch: torch.nn.TransformerEncoderLayer.
 type TransformerEncoderLayer struct {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/free"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -145,9 +146,9 @@ func (r *RotaryEmbedding) rotate(x, positions *tensor.Tensor) *tensor.Tensor {
 		a, b = part.Narrow(-1, 0, half), part.Narrow(-1, half, half)
 	}
 	first, second := a.Mul(cos), b.Mul(sin)
-	turned := []*tensor.Tensor{after(first.Sub(second), first, second)}
+	turned := []*tensor.Tensor{free.After(first.Sub(second), first, second)}
 	first, second = b.Mul(cos), a.Mul(sin)
-	turned = append(turned, after(first.Add(second), first, second))
+	turned = append(turned, free.After(first.Add(second), first, second))
 	var y *tensor.Tensor
 	if r.interleaved {
 		y = tensor.Stack(turned, tensor.Dim(-1)).Flatten(tensor.StartDim(-2))
@@ -155,7 +156,7 @@ func (r *RotaryEmbedding) rotate(x, positions *tensor.Tensor) *tensor.Tensor {
 		y = tensor.Cat(turned, tensor.Dim(-1))
 	}
 	if rest > 0 {
-		after(y, turned...)
+		free.After(y, turned...)
 		y = tensor.Cat([]*tensor.Tensor{y, x.Narrow(-1, r.Width, rest)}, tensor.Dim(-1))
 	}
 	return y
