@@ -108,35 +108,46 @@ func numel(shape []int) (int, bool) {
 // take more bytes than the machine has, the error is ErrOutOfMemory.
 // PyTorch: Tensor.tolist, Tensor.numpy.
 func Data[T Element](t *Tensor) ([]T, error) {
+	return appendData[T]("Data", nil, t)
+}
+
+// AppendData appends what [Data] returns to dst and returns the extended slice. A loop that passes the slice's previous
+// value as dst[:0] reads each tensor into the same memory. After an error it returns dst.
+func AppendData[T Element](dst []T, t *Tensor) ([]T, error) {
+	return appendData("AppendData", dst, t)
+}
+
+func appendData[T Element](op string, dst []T, t *Tensor) ([]T, error) {
 	var m cshim.Meta
-	if err := t.meta("Data", &m); err != nil {
-		return nil, err
+	if err := t.meta(op, &m); err != nil {
+		return dst, err
 	}
 	want := DTypeOf[T]()
 	if DType(m.DType) != want {
-		return nil, refused("Data", ErrArgument, "the tensor's dtype is %v, not %v; convert with To(tensor.%s) first", DType(m.DType), want, goDType(want))
+		return dst, refused(op, ErrArgument, "the tensor's dtype is %v, not %v; convert with To(tensor.%s) first", DType(m.DType), want, goDType(want))
 	}
 	if Layout(m.Layout) == layoutNested {
-		return nil, refused("Data", ErrArgument, "a nested tensor has no rows and columns; Unbind gives its tensors")
+		return dst, refused(op, ErrArgument, "a nested tensor has no rows and columns; Unbind gives its tensors")
 	}
 	if deviceOf(&m).Type == MetaType {
-		return nil, refused("Data", ErrArgument, "a tensor on the meta device has no elements")
+		return dst, refused(op, ErrArgument, "a tensor on the meta device has no elements")
 	}
-	data, err := makeData[T](m.Numel)
+	all, err := grow(op, dst, m.Numel)
 	if err != nil {
-		return nil, err
+		return dst, err
 	}
+	data := all[len(dst):]
 	var z T
-	err = t.use("Data", func(h cshim.Handle) error {
-		return newError("Data", asError(cshim.TensorCopyOut(h, int32(want), unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(z)))), t)
+	err = t.use(op, func(h cshim.Handle) error {
+		return newError(op, asError(cshim.TensorCopyOut(h, int32(want), unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(z)))), t)
 	})
 	if err != nil {
-		return nil, err
+		return dst, err
 	}
 	if want == Bool {
 		toBools(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(data))), len(data)))
 	}
-	return data, nil
+	return all, nil
 }
 
 // toBools makes the bytes of a tensor, which may be other than 0 and 1, those of Go's bools.
@@ -152,22 +163,28 @@ func toBools(bytes []byte) {
 	}
 }
 
-// makeData makes a slice for a tensor's elements. Those of an expanded tensor may not fit in memory. Go ends the
-// process if there is no memory for a slice.
-func makeData[T Element](n int64) ([]T, error) {
+// grow extends dst by n elements. Those of an expanded tensor may not fit in memory. Go ends the process if there is no
+// memory for a slice.
+func grow[T Element](op string, dst []T, n int64) ([]T, error) {
 	var z T
+	if n <= int64(cap(dst)-len(dst)) {
+		return dst[:len(dst)+int(n)], nil
+	}
 	bytes, memory := int64(math.MaxInt64), int64(0)
-	if size := int64(unsafe.Sizeof(z)); n <= math.MaxInt64/size {
-		bytes = n * size
+	if size := int64(unsafe.Sizeof(z)); n <= math.MaxInt64/size-int64(len(dst)) {
+		bytes = (int64(len(dst)) + n) * size
 	}
 	if bytes > 1<<30 {
 		memory = reclaim.MachineMemory()
 	}
 	if bytes > 1<<46 || memory > 0 && bytes > memory {
-		return nil, newError("Data", &cshim.Error{Code: cshim.CodeOutOfMemory, Bytes: bytes, Device: cpuWord,
+		return nil, newError(op, &cshim.Error{Code: cshim.CodeOutOfMemory, Bytes: bytes, Device: cpuWord,
 			Message: fmt.Sprintf("out of memory: %d elements of %T take %d bytes, more than the machine has", n, z, bytes)})
 	}
-	return make([]T, n), nil
+	if len(dst) == 0 {
+		return make([]T, n), nil
+	}
+	return append(dst, make([]T, n)...), nil
 }
 
 func goDType(d DType) string {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"unsafe"
@@ -68,6 +69,41 @@ func TestDataOfTooManyElements(t *testing.T) {
 		}
 		if got, err := Data[float64](one.Expand(3)); err != nil || len(got) != 3 {
 			t.Error(got, err)
+		}
+	})
+}
+
+// TestAppendData tests that AppendData appends, uses the slice's capacity, and leaves it after an error.
+func TestAppendData(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := FromSlice([]int32{0, 1, 2, 3}, []int{2, 2}).T()
+		buf := make([]int32, 1, 8)
+		buf[0] = 7
+		got, err := AppendData(buf, x)
+		if err != nil || !slices.Equal(got, []int32{7, 0, 2, 1, 3}) {
+			t.Fatal(got, err)
+		}
+		if &got[0] != &buf[0] {
+			t.Error("not in the slice's memory")
+		}
+		again, err := AppendData(got[:0], x)
+		if err != nil || !slices.Equal(again, []int32{0, 2, 1, 3}) || &again[0] != &buf[0] {
+			t.Error(again, err)
+		}
+		if got, err = AppendData(again[:4:4], x); err != nil || !slices.Equal(got, []int32{0, 2, 1, 3, 0, 2, 1, 3}) {
+			t.Error(got, err)
+		}
+		if got, err = AppendData([]int32(nil), x); err != nil || !slices.Equal(got, []int32{0, 2, 1, 3}) {
+			t.Error(got, err)
+		}
+		if n := testing.AllocsPerRun(10, func() { again, err = AppendData(again[:0], x) }); n > 1 || err != nil {
+			t.Errorf("%v allocations, %v", n, err)
+		}
+		for _, bad := range []*Tensor{nil, x.To(Float32), Failed(errors.New("no")), Ones([]int{1}, Int32).Expand(1 << 60)} {
+			if got, err := AppendData(again[:1], bad); err == nil || !slices.Equal(got, again[:1]) {
+				t.Errorf("of %v: %v, %v", bad.Shape(), got, err)
+			}
 		}
 	})
 }

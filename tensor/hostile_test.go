@@ -364,7 +364,8 @@ func hostileTargets(t *testing.T) []hostileTarget {
 		"FromSlice":       {FromSlice[float32], FromSlice[float64], FromSlice[bool], FromSlice[int], FromSlice[complex128], FromSlice[Float16Bits]},
 		"SparseCSRTensor": {SparseCSRTensor}, "SparseCSCTensor": {SparseCSCTensor}, "SparseBSRTensor": {SparseBSRTensor}, "SparseBSCTensor": {SparseBSCTensor},
 		"FromScalar": {FromScalar}, "Data": {Data[float32], Data[bool], Data[int64], Data[complex64], Data[Float8E5M2Bits]},
-		"Item": {Item[float64], Item[bool], Item[int8], Item[uint64], Item[complex64]}, "FromMapped": {func(d DType, shape []int, n int, drop func()) *Tensor {
+		"AppendData": {AppendData[float32], AppendData[bool]},
+		"Item":       {Item[float64], Item[bool], Item[int8], Item[uint64], Item[complex64]}, "FromMapped": {func(d DType, shape []int, n int, drop func()) *Tensor {
 			return FromMapped(d, shape, hostileBytes[:max(0, min(n, len(hostileBytes)))], drop)
 		}}, "Failed": {Failed},
 		"ManualSeed": {ManualSeed}, "RNGState": {RNGState}, "SetRNGState": {SetRNGState}, "NumThreads": {NumThreads},
