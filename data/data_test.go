@@ -586,6 +586,30 @@ func TestTensorDataset(t *testing.T) {
 	}
 }
 
+// TestTensorDatasetOnDevices tests that a batch's tensors are on the devices of the dataset's tensors, and that samples
+// that the dataset does not have are an error there.
+func TestTensorDatasetOnDevices(t *testing.T) {
+	leak.Check(t)
+	_ = tensor.WithScope(func() error {
+		d := must(data.NewTensorDataset(tensor.Zeros([]int{5, 2}, tensor.Meta), tensor.Ones([]int{5}), tensor.Zeros([]int{5}, tensor.Meta)))
+		defer d.Release()
+		for batch, err := range newLoader(t, d, data.BatchSize(3)).Batches(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ts := batch.Tensors; ts[0].Device() != tensor.Meta || ts[1].Device() != tensor.CPU || ts[2].Device() != tensor.Meta || ts[0].Size(0) != batch.Size {
+				t.Errorf("a batch of %v", ts)
+			}
+		}
+		for _, at := range []int{-1, 5} {
+			if _, err := d.Batch(t.Context(), []int{0, at}); !errors.Is(err, tensor.ErrIndex) {
+				t.Errorf("sample %d: %v", at, err)
+			}
+		}
+		return nil
+	})
+}
+
 func tensorSum(t *testing.T, l *data.Loader) (sum float64, err error) {
 	t.Helper()
 	for batch, err := range l.Batches(t.Context()) {

@@ -44,8 +44,9 @@ type TensorDataset struct {
 	n       int
 }
 
-// NewTensorDataset returns a dataset of tensors with equal first dimensions. A batch holds copies of their rows. The
-// dataset shares the tensors' storage and keeps it alive until Release, even if the given tensors are released.
+// NewTensorDataset returns a dataset of tensors with equal first dimensions. A batch holds copies of their rows, on the
+// tensors' devices. The dataset shares the tensors' storage and keeps it alive until Release, even if the given tensors
+// are released.
 func NewTensorDataset(tensors ...*tensor.Tensor) (*TensorDataset, error) {
 	if len(tensors) == 0 {
 		return nil, refuse.Error("NewTensorDataset", tensor.ErrArgument, "at least one tensor is needed")
@@ -89,10 +90,15 @@ func (d *TensorDataset) Batch(_ context.Context, indices []int) ([]*tensor.Tenso
 	if d == nil || len(d.tensors) == 0 {
 		return nil, unmade("Batch")
 	}
+	for _, i := range indices { // a kernel of CUDA that found one would end the use of the device
+		if i < 0 || i >= d.n {
+			return nil, refuse.Error("Batch", tensor.ErrIndex, "sample %d of a dataset of %d", i, d.n)
+		}
+	}
 	index := tensor.FromSlice(indices, nil)
 	rows := make([]*tensor.Tensor, len(d.tensors))
 	for i, t := range d.tensors {
-		rows[i] = t.IndexSelect(0, index)
+		rows[i] = t.IndexSelect(0, index.To(t.Device()))
 	}
 	return rows, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,9 +13,12 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-func init() { scenarios["loader"] = loader }
+func init() {
+	scenarios["loader"], scenarios["resident"] = loader, resident
+}
 
 func TestLoaderCopiesBesideKernels(t *testing.T) { run(t, "loader", 1, 1<<30) }
+func TestDatasetOnDevice(t *testing.T)           { run(t, "resident", 1, 1<<30) }
 
 // loader: a loader copies batches from page-locked memory on a stream of its own.
 func loader(c *Control) error {
@@ -105,6 +109,34 @@ func loader(c *Control) error {
 	}
 	if n := c.Events(); n != events {
 		return fmt.Errorf("%d events live, %d before", n, events)
+	}
+	return nil
+}
+
+// resident: the tensors of a dataset may be on a device, and samples that it does not have are refused before the
+// kernel, which would end the use of the device.
+func resident(*Control) error {
+	d := tensor.CUDA(0)
+	dataset, err := data.NewTensorDataset(tensor.Zeros([]int{5, 2}, d), tensor.Ones([]int{5}))
+	if err != nil {
+		return err
+	}
+	l, err := data.NewLoader(dataset, data.BatchSize(2))
+	if err != nil {
+		return err
+	}
+	for b, err := range l.Batches(context.Background()) {
+		if err != nil {
+			return err
+		}
+		if b.Inputs.Device() != d || b.Targets.Device() != tensor.CPU || !slices.Equal(b.Inputs.Shape(), []int{b.Size, 2}) {
+			return fmt.Errorf("a batch of %v on %v and on %v", b.Inputs.Shape(), b.Inputs.Device(), b.Targets.Device())
+		}
+	}
+	for _, at := range []int{-1, 5} {
+		if _, err := dataset.Batch(context.Background(), []int{0, at}); !errors.Is(err, tensor.ErrIndex) {
+			return fmt.Errorf("sample %d: %w", at, err)
+		}
 	}
 	return nil
 }
