@@ -255,7 +255,8 @@ func (l *Loader) SetState(s State) error {
 		return refuse.Error("SetState", tensor.ErrArgument, "invalid position: %d samples seen of an epoch of %d (epoch %d)", s.Seen, d.n, s.Epoch)
 	}
 	from := 0
-	if s.Seen != 0 && s.Seen != s.Batch*l.config.batch*d.replicas { // of other processes or batches
+	// The position is that of other processes or batches. Those may have as many samples in a step, and more steps.
+	if s.Seen != 0 && (s.Seen != s.Batch*l.config.batch*d.replicas || s.Batch >= l.Len()) {
 		from, s.Batch = s.Seen, 0
 	}
 	if s.Epoch < 0 || s.Batch < 0 || s.Batch > 0 && l.stream == nil && s.Batch >= l.Len() {

@@ -769,3 +769,50 @@ func TestOtherProcesses(t *testing.T) {
 		t.Errorf("after the rest of an epoch that has no batches: %+v", s)
 	}
 }
+
+// TestOtherProcessesWithFewerSteps tests that an epoch can continue with other processes whose epochs have fewer steps,
+// though a step has as many samples, and that what is left of it is omitted.
+func TestOtherProcessesWithFewerSteps(t *testing.T) {
+	leak.Check(t)
+	type job struct{ replicas, batch int }
+	for name, c := range map[string]struct {
+		n           int
+		drop        []data.Option // of the loader
+		dropSamples []data.Option // of the sampler
+		from, to    job
+		batches     int
+		want        data.State
+	}{
+		"batches": {11, []data.Option{data.DropLast()}, nil, job{2, 3}, job{1, 6}, 1, data.State{Batch: 1, Seen: 6}},
+		"samples": {13, nil, []data.Option{data.DropLast()}, job{1, 6}, job{2, 3}, 2, data.State{Batch: 2, Seen: 12}},
+	} {
+		loader := func(j job) *data.Loader {
+			s := must(data.NewDistributedSampler(c.n, j.replicas, 0, c.dropSamples...))
+			return must(data.NewLoader(wide(c.n), append([]data.Option{data.BatchSize(j.batch), data.WithSampler(s)}, c.drop...)...))
+		}
+		from := loader(c.from)
+		left := c.batches
+		for _, err := range from.Batches(t.Context()) {
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			if left--; left == 0 {
+				break
+			}
+		}
+		if s := from.State(); s != c.want {
+			t.Fatalf("%s: the state is %+v, want %+v", name, s, c.want)
+		}
+		to := loader(c.to)
+		if err := to.SetState(from.State()); err != nil {
+			t.Error(name, err)
+			continue
+		}
+		for _, err := range to.Resume(t.Context()) {
+			t.Errorf("%s: a batch, or %v", name, err)
+		}
+		if s := to.State(); s != (data.State{Epoch: 1}) {
+			t.Errorf("%s: after the rest of the epoch: %+v", name, s)
+		}
+	}
+}
