@@ -71,9 +71,9 @@ type Loader struct {
 // State is the position of a loader: the batch that comes next. A loader with the same dataset and options, restored to
 // it by SetState, returns the same batches.
 //
-// With a distributed sampler the state is that of all processes, and a loader restored to it may have another number of
-// processes or another batch size: it continues with the samples that no process has seen, see [NewDistributedSampler].
-// The epoch's batches are then counted from 0 again.
+// With a distributed sampler, also that of a NewBatchSampler, the state is that of all processes, and a loader restored
+// to it may have another number of processes or another batch size: it continues with the samples that no process has
+// seen, see [NewDistributedSampler]. The epoch's batches are then counted from 0 again.
 type State struct {
 	Epoch int    `json:"epoch"`          // counted from 0
 	Batch int    `json:"batch"`          // number of the next batch in the epoch, counted from 0
@@ -190,6 +190,9 @@ func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 	}
 	if c.prefetch == 0 {
 		c.prefetch = 2 * c.workers
+	if b, ok := c.batchSampler.(*batches); ok {
+		c.sampler, c.batch, c.dropLast, c.batchSampler = b.sampler, b.size, b.dropLast, nil
+	}
 	}
 	c.prefetch = max(c.prefetch, c.workers)
 	return &Loader{dataset: dataset, config: c, state: State{Seed: c.seed}}, nil
@@ -520,9 +523,6 @@ func (l *Loader) plan(ctx context.Context, at State) (p *plan, err error) {
 			p, err = nil, fmt.Errorf("linstock: the sampler panicked: %v", r)
 		}
 	}()
-	if b, ok := p.config.batchSampler.(*batches); ok {
-		p.config.sampler, p.config.batch, p.config.dropLast, p.config.batchSampler = b.sampler, b.size, b.dropLast, nil
-	}
 	switch c := p.config; {
 	case c.batchSampler != nil:
 		if p.batches, err = collected(ctx, c.batchSampler.Batches(at.Epoch)); err != nil {

@@ -709,10 +709,15 @@ func TestOtherProcesses(t *testing.T) {
 		for _, shuffle := range []bool{false, true} {
 			const n = 53
 			state, seen := data.State{}, map[int]int{}
-			for _, j := range jobs {
+			for k, j := range jobs {
 				var states []data.State
 				for r := range j.replicas {
-					l := must(data.NewLoader(must(data.NewTensorDataset(tensor.Arange(0, n, tensor.Int64))), data.BatchSize(j.batch), data.WithSampler(must(data.NewDistributedSampler(n, j.replicas, r, data.Shuffle(shuffle))))))
+					s := must(data.NewDistributedSampler(n, j.replicas, r, data.Shuffle(shuffle)))
+					opts := []data.Option{data.BatchSize(j.batch), data.WithSampler(s)}
+					if (k%2 == 1) == shuffle { // the same as a batch sampler
+						opts = []data.Option{data.WithBatchSampler(must(data.NewBatchSampler(s, j.batch, false)))}
+					}
+					l := must(data.NewLoader(must(data.NewTensorDataset(tensor.Arange(0, n, tensor.Int64))), opts...))
 					if err := l.SetState(state); err != nil {
 						t.Fatal(name, err)
 					}
