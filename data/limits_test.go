@@ -8,6 +8,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/linstock-ml/linstock/data"
 	"github.com/linstock-ml/linstock/internal/leak"
@@ -133,6 +134,20 @@ func TestHugeSizes(t *testing.T) {
 	why := errors.New("why")
 	if err := first(newLoader(t, wide(5), data.WithSampler(forever{func() { cancel(why) }})).Batches(ctx)); !errors.Is(err, why) {
 		t.Errorf("an endless sampler: %v", err)
+	}
+	// It ends the drawing of the epochs before that of the position.
+	for name, o := range map[string]data.Option{
+		"sampler": data.WithSampler(must(data.NewRandomSampler(5))), "batches": data.WithBatchSampler(must(data.NewBatchSampler(must(data.NewRandomSampler(5)), 2, false))),
+	} {
+		l := newLoader(t, wide(5), o)
+		if err := l.SetState(data.State{Epoch: math.MaxInt}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, why)
+		if err := first(l.Batches(ctx)); !errors.Is(err, why) {
+			t.Errorf("%s: the last of all epochs: %v", name, err)
+		}
+		cancel()
 	}
 }
 

@@ -540,7 +540,12 @@ func (l *Loader) plan(ctx context.Context, at State) (p *plan, err error) {
 		case *distributed:
 			p.n, p.order = s.each(l.from), s.order(at.Epoch, l.from) // only the loop, which is running, changes from
 		default:
-			indices, err := collected(ctx, s.Indices(at.Epoch))
+			var indices []int
+			if d, ok := s.(*drawn); ok {
+				indices, err = d.epoch(ctx, at.Epoch)
+			} else {
+				indices, err = collected(ctx, s.Indices(at.Epoch))
+			}
 			if err != nil {
 				return nil, err
 			}

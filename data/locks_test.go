@@ -1,6 +1,7 @@
 package data
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/leak"
@@ -84,9 +85,28 @@ func TestEmptyRestLocks(t *testing.T) {
 func TestSamplerLocks(t *testing.T) {
 	leak.Check(t)
 	d := &drawn{n: 3, draw: func(g *generator) []int { return g.perm(3) }}
-	unordered.Go(func() { d.epoch(0) }, func() {
+	unordered.Go(func() { _, _ = d.epoch(t.Context(), 0) }, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.g, d.next = newGenerator(1), 0
+		d.g, d.next, d.before = newGenerator(1), 0, generator{}
 	})
+}
+
+// TestSamplerDrawsNoEpochTwice tests that a sampler that is asked for an epoch again draws no earlier one again.
+func TestSamplerDrawsNoEpochTwice(t *testing.T) {
+	leak.Check(t)
+	draws := 0
+	d := &drawn{n: 5, draw: func(g *generator) []int { draws++; return g.perm(5) }}
+	var all [][]int
+	for epoch := range 8 {
+		all = append(all, slices.Collect(d.Indices(epoch)))
+	}
+	draws = 0
+	for _, c := range []struct{ epoch, draws int }{{7, 1}, {7, 1}, {8, 1}, {7, 8}, {7, 1}, {0, 1}, {0, 1}, {1, 1}} {
+		before := draws
+		got := slices.Collect(d.Indices(c.epoch))
+		if n := draws - before; n != c.draws || c.epoch < len(all) && !slices.Equal(got, all[c.epoch]) {
+			t.Errorf("epoch %d: %v after %d draws, want %d", c.epoch, got, n, c.draws)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package data
 
 import (
 	"cmp"
+	"context"
 	"iter"
 	"math"
 	"slices"
@@ -67,15 +68,17 @@ func (s sequential) Indices(int) iter.Seq[int] {
 }
 
 // drawn is a sampler that draws epoch after epoch from one generator, as PyTorch's samplers do. It keeps the generator
-// of the last epoch, so that going through epochs in order draws each once.
+// after the last epoch, so that going through epochs in order draws each once, and the one before it, so that
+// continuing an epoch draws only that epoch again.
 type drawn struct {
 	n    int
 	seed uint64
 	draw func(g *generator) []int
 
-	mu   sync.Mutex
-	g    *generator
-	next int // the epoch that g draws next
+	mu     sync.Mutex
+	g      *generator
+	next   int       // the epoch that g draws next
+	before generator // draws epoch next-1, if that is not negative
 }
 
 // Len implements Sampler.
@@ -83,22 +86,33 @@ func (d *drawn) Len() int { return d.n }
 
 // Indices implements Sampler.
 func (d *drawn) Indices(epoch int) iter.Seq[int] {
-	if epoch < 0 {
-		return slices.Values([]int(nil))
-	}
-	return slices.Values(d.epoch(epoch))
+	indices, _ := d.epoch(context.Background(), epoch)
+	return slices.Values(indices)
 }
 
-func (d *drawn) epoch(epoch int) (indices []int) {
+// epoch returns the indices of an epoch. It may have to draw the epochs before it, and returns the cause of ctx if that
+// ends meanwhile.
+func (d *drawn) epoch(ctx context.Context, epoch int) (indices []int, err error) {
+	if epoch < 0 {
+		return nil, nil
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.g == nil || d.next > epoch {
+	switch {
+	case d.g != nil && d.next == epoch+1:
+		again := d.before
+		return d.draw(&again), nil
+	case d.g == nil || d.next > epoch:
 		d.g, d.next = newGenerator(d.seed), 0
 	}
 	for ; d.next <= epoch; d.next++ {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		d.before = *d.g
 		indices = d.draw(d.g)
 	}
-	return indices
+	return indices, nil
 }
 
 // NewRandomSampler returns a sampler of 0…n-1 in random order, or with Replacement(true) of random numbers below n. With
