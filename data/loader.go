@@ -37,6 +37,7 @@ import (
 	"runtime/debug"
 	"sync"
 
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
@@ -135,8 +136,9 @@ func WithBatchSampler(s BatchSampler) Option {
 // PinMemory copies batches to page-locked memory where they are prepared, so that the copy to the Device, an accelerator,
 // runs while the program continues: the loop copies the next batch before it yields the current one. On a CUDA device the
 // copy has its own stream, so that it overlaps with the kernels of the current batch, and the loop's current stream
-// waits for it before the batch is yielded. Without an accelerator PinMemory does nothing. It is off by default.
-// PyTorch: pin_memory, with a copy with non_blocking=True.
+// waits for it before the batch is yielded. Without the option Device batches stay in page-locked memory, from which
+// the program copies them with NonBlocking. With the CPU as Device, or without an accelerator, PinMemory does
+// nothing. It is off by default. PyTorch: pin_memory, with a copy with non_blocking=True.
 func PinMemory(on ...bool) Option {
 	return Option{"PinMemory", func(c *config) { c.pin = options.On(on) }}
 }
@@ -188,11 +190,11 @@ func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 	case c.prefetch < 0 || c.prefetch > maxAhead:
 		return nil, refuse.Error("NewLoader", tensor.ErrArgument, "Prefetch must be in 0…%d, got %d", maxAhead, c.prefetch)
 	}
-	if c.prefetch == 0 {
-		c.prefetch = 2 * c.workers
 	if b, ok := c.batchSampler.(*batches); ok {
 		c.sampler, c.batch, c.dropLast, c.batchSampler = b.sampler, b.size, b.dropLast, nil
 	}
+	if c.prefetch == 0 {
+		c.prefetch = 2 * c.workers
 	}
 	c.prefetch = max(c.prefetch, c.workers)
 	return &Loader{dataset: dataset, config: c, state: State{Seed: c.seed}}, nil
@@ -375,7 +377,7 @@ func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 		next = func(i int) ([]*tensor.Tensor, error) { return p.prepare(ctx, i) }
 	}
 	var side *copier
-	if p.pins() && p.config.device.Type == tensor.CUDAType {
+	if p.overlaps() && p.config.device.Type == tensor.CUDAType {
 		side = newCopier(*p.config.device)
 		defer side.close()
 	}
@@ -385,7 +387,7 @@ func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 			return nil, nil
 		}
 		return next(i)
-	}, early: p.config.workers > 0 && l.stream != nil || p.pins(), side: side}
+	}, early: p.config.workers > 0 && l.stream != nil || p.overlaps(), side: side}
 	defer func() {
 		_ = side.wait()
 		release(ahead.tensors)
@@ -604,8 +606,14 @@ func (p *plan) copies() bool {
 	return d != nil && d.Type != tensor.CPUType && d.Type != tensor.MetaType
 }
 
-// pins reports whether batches go through page-locked memory.
-func (p *plan) pins() bool { return p.config.pin && p.copies() }
+// overlaps reports whether batches are copied to an accelerator while the program continues.
+func (p *plan) overlaps() bool { return p.config.pin && p.copies() }
+
+// pins reports whether batches are prepared in page-locked memory: for the copy to the loader's device or, if it has
+// none, for that of the program.
+func (p *plan) pins() bool {
+	return p.overlaps() || p.config.pin && p.config.device == nil && cshim.Load() == nil && cshim.DeviceCount(int32(tensor.CUDAType)) > 0
+}
 
 // prepare makes batch i, outside every scope.
 func (p *plan) prepare(ctx context.Context, i int) (tensors []*tensor.Tensor, err error) {
@@ -710,14 +718,14 @@ func (p *plan) move(tensors []*tensor.Tensor, side *copier) error {
 			continue
 		}
 		var moved *tensor.Tensor
-		pinned := p.pins() && t.Device() == tensor.CPU && !t.RequiresGrad()
+		pinned := p.overlaps() && t.Device() == tensor.CPU && !t.RequiresGrad()
 		switch {
 		case !pinned:
 			moved = t.To(*p.config.device)
 		case side != nil:
-			moved = tensor.Empty(t.Shape(), t.DType(), *p.config.device)
+			moved = t.EmptyLike(*p.config.device)
 		default:
-			moved = tensor.Empty(t.Shape(), t.DType(), *p.config.device).Copy_(t, tensor.NonBlocking(true))
+			moved = t.EmptyLike(*p.config.device).Copy_(t, tensor.NonBlocking(true))
 		}
 		moved.Keep()
 		if err := moved.Err(); err != nil {

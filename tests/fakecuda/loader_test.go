@@ -14,10 +14,11 @@ import (
 )
 
 func init() {
-	scenarios["loader"], scenarios["resident"] = loader, resident
+	scenarios["loader"], scenarios["locked"], scenarios["resident"] = loader, locked, resident
 }
 
 func TestLoaderCopiesBesideKernels(t *testing.T) { run(t, "loader", 1, 1<<30) }
+func TestLoaderPins(t *testing.T)                { run(t, "locked", 1, 1<<30) }
 func TestDatasetOnDevice(t *testing.T)           { run(t, "resident", 1, 1<<30) }
 
 // loader: a loader copies batches from page-locked memory on a stream of its own.
@@ -109,6 +110,56 @@ func loader(c *Control) error {
 	}
 	if n := c.Events(); n != events {
 		return fmt.Errorf("%d events live, %d before", n, events)
+	}
+	return nil
+}
+
+// images is a dataset of one batch of images with the channels last.
+type images struct{}
+
+func (images) Len() int { return 1 }
+
+func (images) Batch(context.Context, []int) ([]*tensor.Tensor, error) {
+	return []*tensor.Tensor{tensor.Arange(0, 24, tensor.Float32).View(1, 2, 3, 4).Contiguous(tensor.ChannelsLast)}, nil
+}
+
+// locked: page-locked memory keeps the order of a batch's dimensions, as does the copy of it. A loader without a device
+// leaves batches in page-locked memory, and one of the CPU does not lock any.
+func locked(*Control) error {
+	d := tensor.CUDA(0)
+	for _, c := range []struct {
+		opts   []data.Option
+		device tensor.Device
+		locked bool
+	}{
+		{[]data.Option{data.PinMemory(true), data.Device(d)}, d, false},
+		{[]data.Option{data.Device(d)}, d, false},
+		{[]data.Option{data.PinMemory(true)}, tensor.CPU, true},
+		{[]data.Option{data.PinMemory(true), data.Workers(1)}, tensor.CPU, true},
+		{[]data.Option{data.PinMemory(true), data.Device(tensor.CPU)}, tensor.CPU, false},
+		{nil, tensor.CPU, false},
+	} {
+		l, err := data.NewLoader(images{}, c.opts...)
+		if err != nil {
+			return err
+		}
+		for b, err := range l.Batches(context.Background()) {
+			if err != nil {
+				return err
+			}
+			x := b.Inputs
+			isLocked, err := tensor.Call("aten::is_pinned", x)
+			if err != nil {
+				return err
+			}
+			if x.Device() != c.device || isLocked[0] != c.locked || !slices.Equal(x.Stride(), []int{24, 1, 8, 2}) {
+				return fmt.Errorf("%d options: a batch on %v, page-locked: %v, with the strides %v", len(c.opts), x.Device(), isLocked[0], x.Stride())
+			}
+			got, err := tensor.Data[float32](x.To(tensor.CPU).Flatten())
+			if err != nil || got[0] != 0 || got[1] != 1 || got[23] != 23 {
+				return fmt.Errorf("%d options: %v, %w", len(c.opts), got, err)
+			}
+		}
 	}
 	return nil
 }
