@@ -326,6 +326,35 @@ func TestPyTorchRoundTrip(t *testing.T) {
 	})
 }
 
+// Empty tensors of a mapped file, which begin where others begin, do not take their storages.
+func TestSavePyTorchOfMappedFile(t *testing.T) {
+	leak.Check(t)
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "x.safetensors"), filepath.Join(dir, "x.pt")
+	scoped(t, func() {
+		all := map[string]*tensor.Tensor{
+			"a": tensor.Zeros([]int{0}), "b": tensor.Arange(0, 4, tensor.Float32), "c": tensor.Zeros([]int{0, 3}), "d": tensor.Arange(4, 9, tensor.Float32), "e": tensor.Zeros([]int{2, 0}),
+		}
+		if err := checkpoint.Save(from, all, nil); err != nil {
+			t.Fatal(err)
+		}
+		mapped, err := open(t, from).Tensors()
+		if err != nil {
+			t.Fatal(err)
+		}
+		mapped["b"] = mapped["b"].Narrow(0, 1, 2)
+		all["b"] = all["b"].Narrow(0, 1, 2)
+		if err := checkpoint.SavePyTorch(to, mapped); err != nil {
+			t.Fatal(err)
+		}
+		f := open(t, to)
+		equal(t, f, all)
+		if n := f.Tensor("b").StorageBytes(); n != 8 {
+			t.Errorf("a view on its own has a storage of %d bytes", n)
+		}
+	})
+}
+
 // Load reads what SavePyTorch writes, also if it is mostly empty; a pickle that is too large is an error before the old
 // file is replaced.
 func TestSavePyTorchWritesWhatLoadReads(t *testing.T) {

@@ -73,10 +73,12 @@ type pytorchSaver struct {
 	number   map[*tensor.Tensor]int // index in storages, by prepared tensor
 }
 
-// savedData is the memory of a storage, and the dtype as which it is written.
+// savedData is the memory of a storage, and the dtype as which it is written. In a mapped file an empty storage has the
+// address of the next one.
 type savedData struct {
 	device tensor.Device
 	data   uint64
+	bytes  int64
 	dtype  tensor.DType
 }
 
@@ -349,7 +351,7 @@ func (s *pytorchSaver) prepare(t *tensor.Tensor) error {
 	}
 	s.prepared[t] = x
 	key := savedData{device: x.Device(), dtype: x.DType()}
-	key.data, _ = handle.Storage(x)
+	key.data, key.bytes = handle.Storage(x)
 	if i, ok := s.byData[key]; ok && key.data != 0 {
 		s.storages[i].shared = true
 		s.number[x] = i
