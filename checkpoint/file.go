@@ -106,16 +106,50 @@ func Load(path string, opts ...Option) (*File, error) {
 	}
 	if err == nil {
 		var file *File
-		if file, err = load(f, s); err == nil {
-			file.path = path
+		if file, err = loadAt(path, f, s); err == nil {
 			return file, nil
 		}
-		_ = f.Close()
 	}
 	if p := (*fs.PathError)(nil); errors.As(err, &p) && p.Path == path {
 		err = p.Err // the path is added below
 	}
 	return nil, fmt.Errorf("linstock: checkpoint: %s: %w", path, err)
+}
+
+// loadAt is load of a file that was opened at path. After an error it closes the file. If a file of an index is missing
+// because SaveSharded has replaced the index meanwhile, it loads the new one.
+func loadAt(path string, f *os.File, s settings) (*File, error) {
+	for {
+		file, err := load(f, s)
+		if err == nil {
+			file.path = path
+			return file, nil
+		}
+		var next *os.File
+		if errors.Is(err, fs.ErrNotExist) {
+			next = replacement(path, f)
+		}
+		_ = f.Close()
+		if next == nil {
+			return nil, err
+		}
+		f = next
+	}
+}
+
+// replacement opens the file at path, or returns nil if it is still the file f.
+func replacement(path string, f *os.File) *os.File {
+	next, err := openRegular(path)
+	if err != nil {
+		return nil
+	}
+	was, err := f.Stat()
+	is, nextErr := next.Stat()
+	if err != nil || nextErr != nil || os.SameFile(was, is) {
+		_ = next.Close()
+		return nil
+	}
+	return next
 }
 
 func load(f *os.File, s settings) (*File, error) {

@@ -220,3 +220,52 @@ func TestShardedSaveSparesOthers(t *testing.T) {
 		t.Errorf("the checkpoint of the other index is %v", got)
 	}
 }
+
+// TestShardedSaveWhileLoading tests that Load reads the new index if a save removes the files of the one that it has
+// opened, and that files that are missing for another reason are an error.
+func TestShardedSaveWhileLoading(t *testing.T) {
+	leak.Check(t)
+	dir := t.TempDir()
+	index := filepath.Join(dir, "model.safetensors.index.json")
+	save := func(v float64) {
+		t.Helper()
+		x := tensor.Full([]int{4}, v)
+		defer x.Release()
+		if err := SaveSharded(dir, map[string]*tensor.Tensor{"a": x, "b": x}, nil, 16); err != nil {
+			t.Fatal(err)
+		}
+	}
+	save(1)
+	old, err := openRegular(index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	save(2)
+	f, err := loadAt(index, old, settings{mapped: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = tensor.WithScope(func() error {
+		v, err := f.Tensor("b").Sum().Item()
+		if v != 8 {
+			t.Errorf("the sum is %v, want that of the new tensor, 8", v)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	shards, err := filepath.Glob(filepath.Join(dir, "model-2-*"))
+	if err != nil || len(shards) != 2 {
+		t.Fatal(shards, err)
+	}
+	if err := os.Remove(shards[1]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(index); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without a file: %v", err)
+	}
+}
