@@ -60,9 +60,7 @@ func (c *cloner) tensor(t *tensor.Tensor) *tensor.Tensor {
 		copied = tensor.Failed(err)
 	} else {
 		copied.Keep()
-		if d := copied.DType(); d.IsFloat() || d.IsComplex() {
-			copied.RequiresGrad_(t.RequiresGrad())
-		}
+		copied.RequiresGrad_(t.RequiresGrad())
 		tensor.Track(vram.Weights, copied)
 		for _, g := range sharding.Groups(t) {
 			sharding.Mark(copied, g)

@@ -297,9 +297,7 @@ func assign(m any, state map[string]*tensor.Tensor, report *LoadReport) error {
 			break
 		}
 		made[n.Tensor] = t
-		if n.Tensor.RequiresGrad() {
-			failed = t.RequiresGrad_().Err()
-		}
+		failed = t.RequiresGrad_(n.Tensor.RequiresGrad()).Err() // false, too: it makes a frozen parameter
 		tensor.Track(vram.Weights, t)
 	}
 	if failed != nil {

@@ -257,3 +257,29 @@ func parametrized(l nn.Layer, name string) nn.Layer {
 	}
 	return l
 }
+
+// TestFrozenParametersStay tests that frozen parameters, also of integers, stay parameters where a module gets other tensors.
+func TestFrozenParametersStay(t *testing.T) {
+	leak.Check(t)
+	type frozen struct{ W, Codes *tensor.Tensor }
+	err := tensor.WithScope(func() error {
+		model := func() *frozen {
+			return &frozen{tensor.Ones([]int{2}, tensor.Meta).RequiresGrad_(false), tensor.Ones([]int{2}, tensor.Int8, tensor.Meta).RequiresGrad_(false)}
+		}
+		state := map[string]*tensor.Tensor{"w": tensor.Ones([]int{2}), "codes": tensor.Ones([]int{2}, tensor.Int8)}
+		assigned, emptied := model(), model()
+		if err := errors.Join(nn.LoadStateDict(assigned, state, nn.Assign(true)), nn.ToEmpty(emptied, tensor.CPU)); err != nil {
+			return err
+		}
+		for what, m := range map[string]*frozen{"Assign": assigned, "ToEmpty": emptied, "Clone": nn.Clone(model())} {
+			if err := nn.Check(m); err != nil || m.W.RequiresGrad() || m.Codes.RequiresGrad() {
+				t.Errorf("%s: %v", what, err)
+			}
+			nn.Release(m)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

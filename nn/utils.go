@@ -500,10 +500,8 @@ func ToEmpty(m any, device tensor.Device) error {
 				category = vram.Weights
 			}
 			tensor.Track(category, t)
-			if d := t.DType(); d.IsFloat() || d.IsComplex() {
-				if err := t.RequiresGrad_(n.Tensor.RequiresGrad()).Err(); err != nil {
-					return err
-				}
+			if err := t.RequiresGrad_(n.Tensor.RequiresGrad()).Err(); err != nil {
+				return err
 			}
 		}
 		return nil
