@@ -39,9 +39,9 @@ func Strict(on ...bool) LoadOption { return func(s *loadSettings) { s.lax = !opt
 //
 // A parameter requires a gradient if the one that it replaces did. Make the optimizer after this. Tensors that the
 // state does not have stay on the meta device (LoadReport.Meta): tied weights of which the file has only one, which
-// must be tied again, and buffers that are not saved, except those of this package's modules. A tensor in a map, or in
-// a struct that the module does not hold by a pointer, cannot be replaced and is an error. PyTorch: assign=True; off by
-// default.
+// must be tied again, and buffers that are not saved, except those of this package's modules. A tensor in a map, an
+// original of a Parametrized, or a tensor in a struct that the module does not hold by a pointer cannot be replaced and is
+// an error. PyTorch: assign=True; off by default.
 func Assign(on ...bool) LoadOption { return func(s *loadSettings) { s.assign = options.On(on) } }
 
 // Rename sets the function that returns the module's name for a name of the state, or "" for a tensor that is not to be
@@ -280,7 +280,7 @@ func assign(m any, state map[string]*tensor.Tensor, report *LoadReport) error {
 	places := map[string][]reflect.Value{}
 	w := walker{place: func(name string, v reflect.Value) {
 		if state[name] != nil && !v.CanSet() && failed == nil {
-			failed = refuse.Error("LoadStateDict", tensor.ErrArgument, "%s cannot be assigned: it is in a map, or in a struct that is not held by a pointer", name)
+			failed = refuse.Error("LoadStateDict", tensor.ErrArgument, "%s cannot be assigned: it is in a map, a parametrization, or a struct that is not held by a pointer", name)
 		}
 		places[name] = append(places[name], v)
 	}}
