@@ -248,7 +248,8 @@ func (w *walker) value(v reflect.Value, name string, r role) {
 		} else {
 			w.value(v.Elem(), name, r)
 		}
-		if !w.once {
+		// All modules of a type without fields may have one address.
+		if !w.once || v.Type().Elem().Size() == 0 {
 			delete(w.open, key)
 		}
 	case reflect.Struct:

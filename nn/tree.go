@@ -11,7 +11,8 @@ import (
 
 // NamedModules returns m and its submodules with their names in the state, each once, a module before its parts: m itself
 // has the name "". A module is a pointer to a struct that has a method Forward or SetTraining or holds tensors or modules;
-// slices and maps of modules are not listed themselves. PyTorch: Module.named_modules.
+// slices and maps of modules are not listed themselves. A pointer to a struct without fields, such as a Tanh, does not
+// identify a module: it is listed in each of its places. PyTorch: Module.named_modules.
 func NamedModules(m any) []NamedModule {
 	var out []NamedModule
 	w := walker{once: true, named: func(name string, m any) {

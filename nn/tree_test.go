@@ -190,3 +190,20 @@ func TestStringOfNegativeNumbers(t *testing.T) {
 		}
 	}
 }
+
+// TestModulesWithoutFields tests that modules that have one address, because their type has no fields, are each listed.
+func TestModulesWithoutFields(t *testing.T) {
+	leak.Check(t)
+	m := nn.NewSequential(&nn.Tanh{}, &nn.Tanh{}, &nn.Sigmoid{}, &nn.Tanh{})
+	var names []string
+	for _, n := range nn.NamedModules(m) {
+		names = append(names, n.Name)
+	}
+	if got, want := strings.Join(names, ","), ",0,1,2,3"; got != want {
+		t.Errorf("the modules are %s, want %s", got, want)
+	}
+	visits := 0
+	if err := nn.Apply(m, func(any) error { visits++; return nil }); err != nil || visits != 5 {
+		t.Errorf("Apply makes %d visits, %v", visits, err)
+	}
+}
