@@ -182,6 +182,7 @@ func Release(m any) {
 // walker visits the parts of a module.
 type walker struct {
 	once   bool // visit a shared module once, not under each of its names
+	after  bool // call named after the visit of a module's parts, not before
 	tensor func(name string, t *tensor.Tensor, r role)
 	module func(m any)
 	named  func(name string, m any)           // as module, without embedded structs
@@ -237,16 +238,22 @@ func (w *walker) value(v reflect.Value, name string, r role) {
 		if w.module != nil && v.CanInterface() {
 			w.module(v.Interface())
 		}
-		if w.named != nil && v.CanInterface() && v.Type().Elem().Kind() == reflect.Struct && v.Pointer() != w.inner {
+		named := w.named != nil && v.CanInterface() && v.Type().Elem().Kind() == reflect.Struct && v.Pointer() != w.inner
+		if named {
 			// A wrapper without parameters of its own stands for its layer.
-			if p, ok := v.Interface().(proxy); !ok || p.stands() == nil {
-				w.named(name, v.Interface())
-			}
+			p, ok := v.Interface().(proxy)
+			named = !ok || p.stands() == nil
+		}
+		if named && !w.after {
+			w.named(name, v.Interface())
 		}
 		if v.Type() == parametrizedType && v.CanInterface() {
 			w.parametrized(v.Interface().(*Parametrized), name)
 		} else {
 			w.value(v.Elem(), name, r)
+		}
+		if named && w.after {
+			w.named(name, v.Interface())
 		}
 		// All modules of a type without fields may have one address.
 		if !w.once || v.Type().Elem().Size() == 0 {
@@ -288,12 +295,16 @@ func (w *walker) fields(v reflect.Value, name string) {
 		if w.module != nil && f.value && part.CanAddr() && part.CanInterface() && !(f.embedded && plan.training) {
 			w.module(part.Addr().Interface())
 		}
-		if w.named != nil && f.value && part.CanAddr() && part.CanInterface() && !f.embedded {
+		named := w.named != nil && f.value && part.CanAddr() && part.CanInterface() && !f.embedded
+		if named && !w.after {
 			w.named(join(name, f.name), part.Addr().Interface())
 		}
 		w.path = append(w.path, step{name: f.goName, kind: reflect.Struct})
 		w.value(part, join(name, f.name), f.role)
 		w.path = w.path[:len(w.path)-1]
+		if named && w.after {
+			w.named(join(name, f.name), part.Addr().Interface())
+		}
 	}
 }
 

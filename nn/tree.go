@@ -2,7 +2,6 @@ package nn
 
 import (
 	"reflect"
-	"sort"
 	"strings"
 
 	"github.com/linstock-ml/linstock/internal/refuse"
@@ -13,9 +12,12 @@ import (
 // has the name "". A module is a pointer to a struct that has a method Forward or SetTraining or holds tensors or modules;
 // slices and maps of modules are not listed themselves. A pointer to a struct without fields, such as a Tanh, does not
 // identify a module: it is listed in each of its places. PyTorch: Module.named_modules.
-func NamedModules(m any) []NamedModule {
+func NamedModules(m any) []NamedModule { return listModules(m, false) }
+
+// listModules returns the modules of NamedModules, with after a module after its parts.
+func listModules(m any, after bool) []NamedModule {
 	var out []NamedModule
-	w := walker{once: true, named: func(name string, m any) {
+	w := walker{once: true, after: after, named: func(name string, m any) {
 		if isListed(m) {
 			out = append(out, NamedModule{name, m})
 		}
@@ -31,27 +33,18 @@ func isListed(m any) bool {
 }
 
 // Apply calls f with each submodule of m and then with m, parts before the module that has them, and returns the first
-// error of f. PyTorch: Module.apply.
+// error of f. The order is PyTorch's, so that f draws the same random numbers. A submodule that several modules have is
+// visited once, in its first place. PyTorch: Module.apply, which visits it once for each of them.
 func Apply(m any, f func(m any) error) error {
 	if f == nil {
 		return refuse.Nil("Apply", "a function")
 	}
-	all := NamedModules(m)
-	// Parts stand after their module and have longer names.
-	sort.SliceStable(all, func(i, j int) bool { return depth(all[i].Name) > depth(all[j].Name) })
-	for _, n := range all {
+	for _, n := range listModules(m, true) {
 		if err := f(n.Module); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func depth(name string) int {
-	if name == "" {
-		return 0
-	}
-	return 1 + strings.Count(name, ".")
 }
 
 // GetSubmodule returns the submodule of m with the given name, such as "blocks.0.attn", or an error if there is none; ""

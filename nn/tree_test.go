@@ -79,9 +79,8 @@ func TestTree(t *testing.T) {
 			t.Errorf("%q is %v, %v", name, sub, err)
 		}
 	}
-	var order []any
-	if err := nn.Apply(m, func(m any) error { order = append(order, m); return nil }); err != nil || order[len(order)-1] != any(m) {
-		t.Errorf("Apply ends with %v, %v", order, err)
+	if got, want := applied(t, m), "body.0,body.1,body,head,more.z,last.0,"; got != want {
+		t.Errorf("Apply visits %s, want %s", got, want)
 	}
 	stop := errors.New("stop")
 	if err := nn.Apply(m, func(any) error { return stop }); err != stop || nn.Apply(m, nil) == nil {
@@ -188,6 +187,38 @@ func TestStringOfNegativeNumbers(t *testing.T) {
 		if got := nn.String(m); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+}
+
+// applied returns the names of m's modules in the order of Apply.
+func applied(t *testing.T, m any) string {
+	t.Helper()
+	names := map[any]string{}
+	for _, n := range nn.NamedModules(m) {
+		names[n.Module] = n.Name
+	}
+	var order []string
+	if err := nn.Apply(m, func(m any) error { order = append(order, names[m]); return nil }); err != nil {
+		t.Error(err)
+	}
+	return strings.Join(order, ",")
+}
+
+// TestApplyInOrder tests that Apply visits the parts of a module directly before it, also a part without a prefix. The order
+// is that of PyTorch's.
+func TestApplyInOrder(t *testing.T) {
+	leak.Check(t)
+	m := nn.NewSequential(nn.NewSequential(nn.NewDropout(0.1)), nn.NewDropout(0.2), nn.NewSequential(nn.NewSequential(nn.NewDropout(0.3)), nn.NewDropout(0.4)))
+	if got, want := applied(t, m), "0.0,0,1,2.0.0,2.0,2.1,2,"; got != want {
+		t.Errorf("Apply visits %s, want %s", got, want)
+	}
+	type wrapper struct {
+		Inner *nn.Dropout `nn:"."`
+	}
+	w := &wrapper{nn.NewDropout(0.5)}
+	var order []any
+	if err := nn.Apply(w, func(m any) error { order = append(order, m); return nil }); err != nil || !slices.Equal(order, []any{w.Inner, w}) {
+		t.Errorf("Apply visits %v, %v", order, err)
 	}
 }
 
