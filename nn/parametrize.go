@@ -563,7 +563,7 @@ func RemoveParametrizations(layer Layer, name string, leave bool) (Layer, error)
 				if len(l.Originals) == 1 {
 					return setData(w, y)
 				}
-				on := l.Originals[0].RequiresGrad()
+				on := slices.ContainsFunc(l.Originals, (*tensor.Tensor).RequiresGrad)
 				if w = NewParameter(y); w.Err() == nil && !on {
 					w.RequiresGrad_(false)
 				}
@@ -577,7 +577,11 @@ func RemoveParametrizations(layer Layer, name string, leave bool) (Layer, error)
 	l.at.put(v.Elem(), w)
 	l.standIn.Release()
 	l.abandon(w)
-	Release(l.Parametrizations)
+	for _, part := range l.Parametrizations {
+		if part != nil && factsOf(reflect.TypeOf(part)).library { // tensors of a user's may be used elsewhere
+			Release(part)
+		}
+	}
 	p.Lists = slices.DeleteFunc(slices.Clone(p.Lists), func(other *ParametrizationList) bool { return other == l })
 	if len(p.Lists) == 0 {
 		return p.Layer, nil

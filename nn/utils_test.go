@@ -707,6 +707,47 @@ func TestSetParametrized(t *testing.T) {
 	}
 }
 
+// shares is a parametrization with a tensor of the user's, and two originals.
+type shares struct {
+	Scale *tensor.Tensor `nn:",buffer"`
+}
+
+func (s *shares) Forward(originals ...*tensor.Tensor) *tensor.Tensor {
+	return originals[0].Add(originals[1]).Mul(s.Scale)
+}
+
+func (s *shares) RightInverse(w *tensor.Tensor) ([]*tensor.Tensor, error) {
+	half := w.Div(s.Scale.Mul(2))
+	return tensors(half, half), nil
+}
+
+// TestRemoveParametrizationsOfOnesOwn tests that the tensors of a user's parametrization stay usable, and that the parameter is
+// trained if one of several originals was, as in PyTorch.
+func TestRemoveParametrizationsOfOnesOwn(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		own := &shares{tensor.Full([]int{}, 2.0)}
+		a, b := nn.RegisterParametrization(nn.NewLinear(2, 2), "weight", own), nn.RegisterParametrization(nn.NewLinear(2, 2), "weight", own)
+		defer nn.Release(b)
+		a.Lists[0].Originals[0].RequiresGrad_(false)
+		l, err := nn.RemoveParametrizations(a, "weight", true)
+		if err != nil {
+			return err
+		}
+		defer nn.Release(l)
+		if !l.(*nn.Linear).Weight.RequiresGrad() {
+			t.Error("the weight is frozen")
+		}
+		if err := errors.Join(own.Scale.Err(), b.Forward(tensor.Ones([]int{1, 2})).Err()); err != nil {
+			t.Error(err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // transposes returns another shape.
 type transposes struct{}
 
