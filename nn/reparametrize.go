@@ -109,8 +109,12 @@ func (n *spectralNorm) matrix(w *tensor.Tensor) *tensor.Tensor {
 
 // iterate improves U and V in place. Gradients are not recorded.
 func (n *spectralNorm) iterate(m *tensor.Tensor, times int) error {
+	adjoint := one("SpectralNorm", "aten::mH", m)
+	if n.old {
+		adjoint = m.Transpose(0, 1) // without conjugation, as in PyTorch
+	}
 	u := func() error { return n.U.Copy_(n.unit(m.MV(n.V))).Err() }
-	v := func() error { return n.V.Copy_(n.unit(m.Transpose(0, 1).MV(n.U))).Err() }
+	v := func() error { return n.V.Copy_(n.unit(adjoint.MV(n.U))).Err() }
 	if n.old {
 		u, v = v, u
 	}

@@ -748,6 +748,26 @@ func TestRemoveParametrizationsOfOnesOwn(t *testing.T) {
 	}
 }
 
+// TestSpectralNormOfComplexNumbers tests that a complex matrix is divided by its largest singular value.
+func TestSpectralNormOfComplexNumbers(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		w := tensor.FromSlice([]complex128{1 + 2i, 0.5, 3i, 2 - 1i, -1i, 0.25 + 1i}, []int{3, 2})
+		p := nn.SpectralNorm(&nn.Linear{Weight: nn.NewParameter(w.Clone())}, "weight", nn.PowerIterations(20))
+		defer nn.Release(p)
+		m, err := p.Module()
+		if err != nil {
+			return err
+		}
+		_, s, _ := w.LinalgSVD()
+		golden.Near(t, "the weight", m.(*nn.Linear).Weight.ViewAsReal(), data(t, w.Div(s.Max()).ViewAsReal()), 1e-6, 1e-6)
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // transposes returns another shape.
 type transposes struct{}
 
