@@ -111,8 +111,9 @@ func (p place) put(v reflect.Value, t *tensor.Tensor) {
 
 // RegisterParametrization makes the parameter of layer with the given name, such as "weight" or "weight_hh_l0", the result of
 // p, whose shape and dtype must be those of the parameter. If layer is a Parametrized, it gets the further parametrization
-// and is returned; otherwise the result is a new one around layer. On failure the result carries the error and layer is
-// unchanged. PyTorch: torch.nn.utils.parametrize.register_parametrization.
+// and is returned; otherwise the result is a new one around layer. p is put in the mode, training or evaluation, of a layer
+// that has a Mode; in a model in evaluation mode call Eval again for other layers. On failure the result carries the error
+// and layer is unchanged. PyTorch: torch.nn.utils.parametrize.register_parametrization.
 func RegisterParametrization(layer Layer, name string, p Parametrization) *Parametrized {
 	return parametrize("RegisterParametrization", layer, name, p, nil, true)
 }
@@ -129,6 +130,14 @@ func parametrize(op string, layer Layer, name string, p Parametrization, suffixe
 		return fail(refuse.Nil(op, "a parametrization"))
 	}
 	outer, ok := layer.(*Parametrized)
+	inner := layer
+	if ok {
+		inner = outer.Layer
+	}
+	v := reflect.ValueOf(inner)
+	if mode, has := inner.(interface{ Training() bool }); has && v.Kind() == reflect.Pointer && !v.IsNil() {
+		setTraining(p, mode.Training())
+	}
 	if l != nil {
 		if suffixes != nil || l.suffixes != nil {
 			return fail(refuse.Error(op, tensor.ErrArgument, "%q is parametrized already", name))
@@ -164,9 +173,8 @@ func parametrize(op string, layer Layer, name string, p Parametrization, suffixe
 	if !ok {
 		outer = &Parametrized{Layer: layer}
 	}
-	v := reflect.ValueOf(outer.Layer).Elem()
-	list.at, _, _, _ = find(v, name)
-	list.at.put(v, list.standIn)
+	list.at, _, _, _ = find(v.Elem(), name)
+	list.at.put(v.Elem(), list.standIn)
 	outer.Lists = append(outer.Lists, list)
 	return outer
 }

@@ -748,6 +748,22 @@ func TestRemoveParametrizationsOfOnesOwn(t *testing.T) {
 	}
 }
 
+// TestModeOfAParametrization tests that a parametrization begins in the mode of its layer.
+func TestModeOfAParametrization(t *testing.T) {
+	leak.Check(t)
+	for _, training := range []bool{true, false} {
+		l := nn.NewLSTM(2, 3)
+		l.SetTraining(training)
+		p := nn.SpectralNorm(nn.SpectralNorm(l, "weight_hh_l0"), "weight_ih_l0")
+		for _, list := range p.Lists {
+			if got := list.Parametrizations[0].(interface{ Training() bool }).Training(); got != training {
+				t.Errorf("the layer is in training: %v, the parametrization: %v", training, got)
+			}
+		}
+		nn.Release(p)
+	}
+}
+
 // TestSpectralNormOfComplexNumbers tests that a complex matrix is divided by its largest singular value.
 func TestSpectralNormOfComplexNumbers(t *testing.T) {
 	leak.Check(t)
