@@ -57,7 +57,7 @@ type ParametrizationList struct {
 	Parametrizations []Parametrization
 
 	suffixes []string       // of the names of the originals in PyTorch's deprecated form, or nil
-	standIn  *tensor.Tensor `nn:"-"` // the layer's field
+	standIn  *tensor.Tensor `nn:"-"` // the layer's field; nn.To does not convert it
 	at       place
 
 	mu      sync.Mutex
@@ -142,7 +142,7 @@ func parametrize(op string, layer Layer, name string, p Parametrization, suffixe
 		if suffixes != nil || l.suffixes != nil {
 			return fail(refuse.Error(op, tensor.ErrArgument, "%q is parametrized already", name))
 		}
-		if err := checkOn(op, name, p, l.standIn, func() *tensor.Tensor { return l.compute() }); err != nil {
+		if err := checkOn(op, name, p, nil, l.compute); err != nil {
 			return fail(err)
 		}
 		l.Parametrizations = append(l.Parametrizations, p)
@@ -299,12 +299,12 @@ func (l *ParametrizationList) check(op string, w *tensor.Tensor) error {
 	return checkOn(op, l.Name, nil, w, l.compute)
 }
 
-// checkOn checks that the result of f, and of p on it if p is not nil, has the shape and dtype of w.
+// checkOn checks that the result of f has the shape and dtype of w, or, if p is not nil, that p keeps those of the result.
 func checkOn(op, name string, p Parametrization, w *tensor.Tensor, f func() *tensor.Tensor) error {
 	return tensor.WithScope(func() error {
 		y := f()
 		if p != nil && y != nil && y.Err() == nil {
-			y = p.Forward(y)
+			w, y = y, p.Forward(y)
 		}
 		if err := refuse.Unusable(op, "the parametrization's result", y); err != nil {
 			return err
@@ -478,8 +478,12 @@ func (p *Parametrized) Set(name string, value *tensor.Tensor) error {
 	if err := refuse.Unusable(op, "the value", value); err != nil {
 		return err
 	}
-	if want := l.standIn; !slices.Equal(value.Shape(), want.Shape()) || value.DType() != want.DType() {
-		return refuse.Error(op, tensor.ErrArgument, "%q must have shape %v and dtype %v, got %v %v", name, want.Shape(), want.DType(), value.Shape(), value.DType())
+	if want := l.standIn.Shape(); !slices.Equal(value.Shape(), want) {
+		return refuse.Error(op, tensor.ErrArgument, "%q must have shape %v, got %v", name, want, value.Shape())
+	}
+	// A single original has the parameter's dtype; several may have others.
+	if len(l.Originals) == 1 && value.DType() != l.Originals[0].DType() {
+		return refuse.Error(op, tensor.ErrArgument, "%q must have dtype %v, got %v", name, l.Originals[0].DType(), value.DType())
 	}
 	return tensor.WithScope(func() error {
 		return autograd.NoGrad(func() error { return l.set(op, value) })

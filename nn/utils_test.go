@@ -684,7 +684,8 @@ func TestSetParametrized(t *testing.T) {
 			"no parametrized \"bias\"":       p.Set("bias", x),
 			"nil":                            p.Set("weight", nil),
 			"shape [2 2]":                    p.Set("weight", tall),
-			"dtype float32":                  p.Set("weight", x.To(tensor.Float64)),
+			"dtype float32":                  spectral.Set("weight", x.To(tensor.Float64)),
+			"float64 [2 1] for original 0":   p.Set("weight", x.To(tensor.Float64)),
 			"has no RightInverse":            add(nn.PruneCustomFromMask(linear(), "weight", x)).Set("weight", x),
 			"there is no inverse":            add(nn.Orthogonal(linear(), "weight", nn.OrthogonalMap("cayley"), nn.NoTrivialization())).Set("weight", x),
 			"2 tensors for the 1 originals":  other(func(w *tensor.Tensor) []*tensor.Tensor { return tensors(w, w) }).Set("weight", x),
@@ -704,6 +705,37 @@ func TestSetParametrized(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestParametrizedOfAnotherDType tests that a parametrized layer that was converted can be set and parametrized again.
+func TestParametrizedOfAnotherDType(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.FromSlice([]float64{1, 2, 3, 4}, []int{2, 2})
+		half := &twice{func(w *tensor.Tensor) []*tensor.Tensor { return tensors(w.Div(2)) }}
+		for what, p := range map[string]*nn.Parametrized{"weight norm": nn.WeightNorm(nn.NewLinear(2, 2), "weight"),
+			"twice": nn.RegisterParametrization(nn.NewLinear(2, 2), "weight", half)} {
+			defer nn.Release(p)
+			if err := nn.To(p, tensor.Float64); err != nil {
+				return err
+			}
+			if err := nn.RegisterParametrization(p, "weight", half).Err(); err != nil {
+				t.Errorf("%s: another parametrization: %v", what, err)
+			}
+			if err := p.Set("weight", x); err != nil {
+				t.Errorf("%s: Set: %v", what, err)
+			}
+			m, err := p.Module()
+			if err != nil {
+				return err
+			}
+			golden.Near(t, what, m.(*nn.Linear).Weight, []float64{1, 2, 3, 4}, 1e-12, 1e-12)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
