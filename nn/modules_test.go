@@ -222,6 +222,14 @@ func TestTo(t *testing.T) {
 		if err := b.Forward(tensor.Randn([]int{2, 2, 3, 3}, tensor.Float64)).Sum().Backward(); err != nil {
 			t.Error(err)
 		}
+		if err := nn.RequiresGrad_(b, false); err != nil {
+			return err
+		}
+		for _, d := range []tensor.DType{tensor.Int32, tensor.Bool} {
+			if err := nn.To(b, d); !errors.Is(err, tensor.ErrArgument) || weight.DType() != tensor.Float64 {
+				t.Errorf("To %v: %v, the weight is %v", d, err, weight.DType())
+			}
+		}
 		if nn.To(b, tensor.KeepDim(true)) == nil {
 			t.Error("To accepts an unrelated option")
 		}

@@ -5,17 +5,23 @@ import (
 	"sync"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
 
 // To converts the parameters and buffers of m, and their gradients, to a dtype, moves them to a device, or both, in place:
-// nn.To(m, tensor.CUDA(0)). It changes the dtype only of floating-point tensors. A memory format is that of tensors with as
-// many dimensions as the format has: nn.To(m, tensor.ChannelsLast) is for the weights of 2d convolutions. The *Tensor handles
-// stay the same, so an existing optimizer keeps its parameters, but its own state is not converted: make the optimizer after
-// the call. Other goroutines must not use m meanwhile; it is an error if their backward pass reaches a parameter of m.
-// PyTorch: Module.to.
+// nn.To(m, tensor.CUDA(0)). The dtype must be floating-point or complex, and only such tensors get it. A memory format is
+// that of tensors with as many dimensions as the format has: nn.To(m, tensor.ChannelsLast) is for the weights of 2d
+// convolutions. The *Tensor handles stay the same, so an existing optimizer keeps its parameters, but its own state is not
+// converted: make the optimizer after the call. Other goroutines must not use m meanwhile; it is an error if their backward
+// pass reaches a parameter of m. PyTorch: Module.to.
 func To(m any, opts ...tensor.Option) error {
+	for _, o := range opts {
+		if d, ok := o.(tensor.DType); ok && !d.IsFloat() && !d.IsComplex() {
+			return refuse.Error("To", tensor.ErrArgument, "a module needs a floating-point or complex dtype, got %v", d)
+		}
+	}
 	if err := Check(m); err != nil {
 		return err
 	}
