@@ -376,6 +376,32 @@ func TestNoFeatures(t *testing.T) {
 	}
 }
 
+// TestInitOnMeta tests that initializers return a tensor on the meta device, and draw no numbers on the CPU.
+func TestInitOnMeta(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		if err := tensor.ManualSeed(0); err != nil {
+			return err
+		}
+		want := tensor.Rand([]int{1})
+		if err := tensor.ManualSeed(0); err != nil {
+			return err
+		}
+		w := tensor.Empty([]int{4, 3}, tensor.Meta)
+		for name, got := range map[string]*tensor.Tensor{"TruncNormal_": nn.TruncNormal_(w, 0, 1, -2, 2), "TruncNormal_ of a tail": nn.TruncNormal_(w, 0, 1, 2, 3),
+			"Orthogonal_": nn.Orthogonal_(w, 1), "Sparse_": nn.Sparse_(w, 0.5, 1)} {
+			if got != w {
+				t.Errorf("%s: %v", name, got.Err())
+			}
+		}
+		golden.Near(t, "the next number", tensor.Rand([]int{1}), data(t, want), 0, 0)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestInitOfEmptyTensors tests that initializers accept the same tensors without elements as PyTorch's.
 func TestInitOfEmptyTensors(t *testing.T) {
 	leak.Check(t)

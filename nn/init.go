@@ -24,6 +24,16 @@ func fill(op string, t *tensor.Tensor, f func() *tensor.Tensor) *tensor.Tensor {
 	return t
 }
 
+// fillData is fill for an f that reads t or draws values for other tensors. It returns a t on the meta device as it is.
+func fillData(op string, t *tensor.Tensor, f func() *tensor.Tensor) *tensor.Tensor {
+	return fill(op, t, func() *tensor.Tensor {
+		if t.Device() == tensor.Meta {
+			return t
+		}
+		return f()
+	})
+}
+
 // from returns the option with which an operator draws from the last of g that is not nil.
 func from(g []*tensor.Generator) []tensor.Option {
 	for i := len(g) - 1; i >= 0; i-- {
@@ -68,7 +78,7 @@ func TruncNormal_(t *tensor.Tensor, mean, std, low, high float64, g ...*tensor.G
 	if std <= 0 || low >= high {
 		return refuse.Tensor(op, tensor.ErrArgument, "std must be positive and low below high, got %v, [%v, %v]", std, low, high)
 	}
-	return fill(op, t, func() *tensor.Tensor {
+	return fillData(op, t, func() *tensor.Tensor {
 		return tensor.Tidy(func() *tensor.Tensor {
 			cdf := func(x float64) float64 { return (1 + math.Erf(x/math.Sqrt(2))) / 2 }
 			if cdf((high-mean)/std)-cdf((low-mean)/std) > 0.3 {
@@ -273,7 +283,7 @@ func Orthogonal_(t *tensor.Tensor, gain float64, g ...*tensor.Generator) *tensor
 	if t.Dim() < 2 {
 		return refuse.Tensor(op, tensor.ErrArgument, "the weight must have at least 2 dimensions, got shape %v", t.Shape())
 	}
-	return fill(op, t, func() *tensor.Tensor {
+	return fillData(op, t, func() *tensor.Tensor {
 		if t.Numel() == 0 {
 			return t
 		}
@@ -365,7 +375,7 @@ func Sparse_(t *tensor.Tensor, sparsity, std float64, g ...*tensor.Generator) *t
 	}
 	rows, cols := t.Size(0), t.Size(1)
 	zeros := int(math.Ceil(sparsity * float64(rows)))
-	return fill(op, t, func() *tensor.Tensor {
+	return fillData(op, t, func() *tensor.Tensor {
 		return tensor.Tidy(func() *tensor.Tensor {
 			y := t.Normal_(0, std, from(g)...)
 			for c := range cols {
