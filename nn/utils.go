@@ -506,10 +506,15 @@ func ToEmpty(m any, device tensor.Device) error {
 		}
 		return nil
 	})
-	if err == nil && !exchange(reflect.ValueOf(m), known, map[unsafePointer]bool{}) {
+	var set []func()
+	if err == nil && !exchange(reflect.ValueOf(m), known, map[unsafePointer]bool{}, &set) {
 		err = refuse.Error(op, tensor.ErrArgument, "a %T holds tensors in a struct that cannot be set: pass a pointer", m)
 	}
-	if err != nil {
+	if err == nil {
+		for _, f := range set {
+			f()
+		}
+	} else {
 		old = made
 	}
 	for _, t := range old {
@@ -537,14 +542,16 @@ func SkipInit[M any](make func(skip Option) M, device tensor.Device) (M, error) 
 	return m, ToEmpty(m, device)
 }
 
-// exchange puts other tensors in the place of those in known, and reports whether it could.
-func exchange(v reflect.Value, known map[*tensor.Tensor]*tensor.Tensor, open map[unsafePointer]bool) bool {
+// exchange appends to set the functions that put other tensors in the place of those in known, and reports whether each
+// place can be set.
+func exchange(v reflect.Value, known map[*tensor.Tensor]*tensor.Tensor, open map[unsafePointer]bool, set *[]func()) bool {
+	put := func(t *tensor.Tensor) { *set = append(*set, func() { v.Set(reflect.ValueOf(t)) }) }
 	for v.Kind() == reflect.Interface {
 		if v.IsNil() {
 			return true
 		}
 		if t, ok := v.Interface().(*tensor.Tensor); ok && v.CanSet() && known[t] != nil {
-			v.Set(reflect.ValueOf(known[t]))
+			put(known[t])
 			return true
 		}
 		v = v.Elem()
@@ -565,15 +572,15 @@ func exchange(v reflect.Value, known map[*tensor.Tensor]*tensor.Tensor, open map
 			if !v.CanSet() {
 				return false
 			}
-			v.Set(reflect.ValueOf(known[v.Interface().(*tensor.Tensor)]))
+			put(known[v.Interface().(*tensor.Tensor)])
 		default:
 			open[key] = true
-			return exchange(v.Elem(), known, open)
+			return exchange(v.Elem(), known, open, set)
 		}
 	case reflect.Struct:
 		plan := planOf(v.Type())
 		for i := range plan.walked {
-			done = exchange(v.Field(plan.walked[i].index), known, open) && done
+			done = exchange(v.Field(plan.walked[i].index), known, open, set) && done
 		}
 	case reflect.Slice, reflect.Array:
 		for i := range v.Len() {
@@ -581,14 +588,14 @@ func exchange(v reflect.Value, known map[*tensor.Tensor]*tensor.Tensor, open map
 			if dict(v.Type()) {
 				part = part.Field(1)
 			}
-			done = exchange(part, known, open) && done
+			done = exchange(part, known, open, set) && done
 		}
 	case reflect.Map:
 		for it := v.MapRange(); it.Next(); {
-			part := reflect.New(v.Type().Elem()).Elem()
+			key, part := it.Key(), reflect.New(v.Type().Elem()).Elem()
 			part.Set(it.Value())
-			done = exchange(part, known, open) && done
-			v.SetMapIndex(it.Key(), part)
+			done = exchange(part, known, open, set) && done
+			*set = append(*set, func() { v.SetMapIndex(key, part) })
 		}
 	}
 	return done

@@ -216,6 +216,12 @@ func TestEmpty(t *testing.T) {
 	if err := nn.ToEmpty(struct{ W *tensor.Tensor }{nn.Parameters(l)[0]}, tensor.CPU); err == nil {
 		t.Error("ToEmpty changes a struct that is passed by value")
 	}
+	kept := nn.NewLinear(2, 2)
+	defer nn.Release(kept)
+	weight := kept.Weight
+	if err := nn.ToEmpty([]any{kept, struct{ W *tensor.Tensor }{nn.Parameters(l)[0]}}, tensor.CPU); err == nil || kept.Weight != weight || weight.Err() != nil {
+		t.Errorf("a failed ToEmpty changes a module: %v, %v", err, kept.Weight.Err())
+	}
 	if _, err := nn.SkipInit[*nn.Linear](nil, tensor.CPU); err == nil {
 		t.Error("SkipInit accepts nil")
 	}
