@@ -142,7 +142,9 @@ func NumThreads() int {
 }
 
 // SetDeterministic makes operators without a deterministic algorithm fail, or only print a warning if mode is WarnOnly.
-// PyTorch: torch.use_deterministic_algorithms.
+// On CUDA these include the backward passes of bilinear, bicubic and trilinear interpolation, of replicate padding and of
+// MaxPool3d with indices, in whose place PyTorch's Python functions compute by deterministic operators. PyTorch:
+// torch.use_deterministic_algorithms.
 func SetDeterministic(on bool, mode ...DeterministicMode) error {
 	if err := cshim.Load(); err != nil {
 		return err
