@@ -326,13 +326,16 @@ func valid(c constraints.Constraint, v *tensor.Tensor) (ok bool, err error) {
 }
 
 // NewBase returns the Base of a distribution outside this package, whose methods return the given shapes, the given
-// support (nil means that values are not checked), and otherwise errors. Options: ValidateArgs.
+// support (nil and constraints.Dependent mean that values are not checked), and otherwise errors. Options: ValidateArgs.
 //
 //	type Triangular struct{ *distributions.Base }
 //
 //	func (d Triangular) LogProb(value *tensor.Tensor) *tensor.Tensor { … }
 func NewBase(name string, batchShape, eventShape []int, support constraints.Constraint, opts ...Option) *Base {
-	k := &kind{name: name, support: func(*Base) constraints.Constraint { return support }}
+	if support == nil {
+		support = constraints.Dependent
+	}
+	k := &kind{name: name, support: always(support)}
 	s, err := read("NewBase", opts, "ValidateArgs")
 	b := &Base{kind: k, batch: slices.Clone(batchShape), event: slices.Clone(eventShape), validate: validateByDefault.Load(), err: err}
 	if s.validate != nil {

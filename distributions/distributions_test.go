@@ -662,6 +662,50 @@ func TestOwnDistribution(t *testing.T) {
 	}
 }
 
+// flat is a distribution outside the package without a support.
+type flat struct{ *distributions.Base }
+
+func (d flat) LogProb(v *tensor.Tensor) *tensor.Tensor { return v.Mul(0) }
+func (d flat) CDF(v *tensor.Tensor) *tensor.Tensor     { return v.Mul(0.5) }
+
+// TestNoSupport tests that the values of a distribution without a support are not checked, whatever it is a part of.
+func TestNoSupport(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.FromSlice([]float32{1, 2}, nil)
+		none := flat{distributions.NewBase("Flat", []int{2}, nil, nil)}
+		if c := none.Support(); !constraints.IsDependent(c) || c.Check(x).Err() == nil {
+			t.Errorf("the support is %v", c)
+		}
+		cdf := distributions.NewCumulativeDistributionTransform(none)
+		for what, f := range map[string]distributions.Transform{"alone": cdf, "in a chain": distributions.NewComposeTransform(cdf), "inverted twice": cdf.Inv().Inv()} {
+			if same, err := f.Forward(x).Equal(x.Mul(0.5)); err != nil || !same {
+				t.Errorf("CumulativeDistributionTransform %s: %v", what, f.Forward(x))
+			}
+		}
+		of := func(base distributions.Distribution) distributions.Distribution {
+			return distributions.NewTransformedDistribution(base, nil)
+		}
+		mix := func(d distributions.Distribution) distributions.Distribution {
+			return distributions.NewMixtureSameFamily(distributions.NewCategorical(distributions.Probs(tensor.Ones([]int{2}))), d)
+		}
+		rows := flat{distributions.NewBase("Flat", []int{2, 2}, nil, nil)}
+		vectors := flat{distributions.NewBase("Flat", []int{2}, []int{2}, constraints.Independent(constraints.Dependent, 1))}
+		for what, d := range map[string]distributions.Distribution{
+			"transformed": of(none), "transformed, independent": of(distributions.NewIndependent(none, 1)), "mixture": mix(none),
+			"mixture, independent": mix(distributions.NewIndependent(rows, 1)), "mixture of vectors": mix(vectors),
+		} {
+			if v, err := d.LogProb(x).Sum().Item(); err != nil || math.Abs(v) > 1e-6 {
+				t.Errorf("%s: LogProb is %v, want 0", what, d.LogProb(x))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestMoments compares the moments of many draws with Mean and Variance, and CDF with ICDF.
 func TestMoments(t *testing.T) {
 	leak.Check(t)

@@ -158,8 +158,12 @@ func all(t *tensor.Tensor, n int) *tensor.Tensor {
 // Dependent is the constraint of a value whose region depends on other values. Its Check returns an error.
 var Dependent Constraint = &region{kind: KindDependent, text: "Dependent()"}
 
-// IsDependent reports whether c is Dependent. PyTorch: is_dependent.
-func IsDependent(c Constraint) bool { return Describe(c).Kind == KindDependent }
+// IsDependent reports whether c is Dependent or has a part that is: its Check returns an error. PyTorch: is_dependent,
+// which does not look at the parts.
+func IsDependent(c Constraint) bool {
+	info := Describe(c)
+	return info.Kind == KindDependent || slices.ContainsFunc(info.Parts, IsDependent)
+}
 
 // Boolean allows 0 and 1.
 var Boolean Constraint = &region{kind: KindBoolean, text: "Boolean()", discrete: true, check: func(v *tensor.Tensor) *tensor.Tensor {
