@@ -826,13 +826,13 @@ func limits(d tensor.DType) finfo {
 	return finfo{0x1p-23, 0x1p-126, -math.MaxFloat32}
 }
 
-// sumRightmost adds the elements of the last n dimensions. PyTorch: _sum_rightmost.
+// sumRightmost adds the elements of the last n dimensions, or of all if t has fewer. PyTorch: _sum_rightmost.
 func sumRightmost(t *tensor.Tensor, n int) *tensor.Tensor {
 	shape := t.Shape()
-	if n <= 0 || n > len(shape) {
+	if n <= 0 || len(shape) == 0 {
 		return t
 	}
-	return t.Reshape(append(slices.Clone(shape[:len(shape)-n]), -1)...).Sum(tensor.Dim(-1))
+	return t.Reshape(append(slices.Clone(shape[:max(0, len(shape)-n)]), -1)...).Sum(tensor.Dim(-1))
 }
 
 func clampProbs(p *tensor.Tensor) *tensor.Tensor {

@@ -534,6 +534,35 @@ func TestInverseText(t *testing.T) {
 	}
 }
 
+// TestAffineEvents tests LogAbsDetJacobian of an AffineTransform whose scale has fewer dimensions than the events, which is
+// PyTorch's.
+func TestAffineEvents(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.Ones([]int{2, 3, 2})
+		for _, c := range []struct {
+			scale any
+			event int
+			want  float64
+			shape []int
+		}{
+			{tensor.FromSlice([]float32{-2, 3}, nil), 1, math.Log(6), []int{2, 3}}, {tensor.FromSlice([]float32{-2, 3}, nil), 2, math.Log(6), []int{2}},
+			{tensor.FromSlice([]float32{-2, 3}, nil), 3, math.Log(6), []int{}}, {tensor.FromScalar(3, tensor.Float32), 2, math.Log(3), []int{2}},
+			{3.0, 2, 6 * math.Log(3), []int{2}},
+		} {
+			f := distributions.NewAffineTransform(0.5, c.scale, distributions.EventDim(c.event))
+			got := f.LogAbsDetJacobian(x, f.Forward(x))
+			if same, err := got.AllClose(tensor.Full(c.shape, c.want)); err != nil || !same || !slices.Equal(got.Shape(), c.shape) {
+				t.Errorf("scale %v, EventDim(%d): %v, PyTorch's is %v of shape %v", c.scale, c.event, got, c.want, c.shape)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // coupling returns a coupling layer of the events (x1, x2): x2 is scaled and shifted as x1 decides.
 func coupling(opts ...distributions.Option) distributions.Transform {
 	net := func(v *tensor.Tensor) (x1, x2, scale, shift *tensor.Tensor) {

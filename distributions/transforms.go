@@ -677,8 +677,9 @@ func NewAbsTransform(opts ...Option) Transform {
 	return t
 }
 
-// NewAffineTransform returns y = loc + scale*x, where loc and scale are numbers or tensors. Options: EventDim,
-// CacheSize. PyTorch: torch.distributions.AffineTransform.
+// NewAffineTransform returns y = loc + scale*x, where loc and scale are numbers or tensors. With EventDim, scale must be a
+// number or have the shape of x's events: LogAbsDetJacobian adds over the elements that scale has, as PyTorch's does.
+// Options: EventDim, CacheSize. PyTorch: torch.distributions.AffineTransform.
 func NewAffineTransform(loc, scale any, opts ...Option) Transform {
 	t, s := newTransform(&transform{name: "AffineTransform", bijective: true}, opts, "EventDim")
 	if s.eventDim < 0 {
