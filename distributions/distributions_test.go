@@ -141,6 +141,30 @@ func TestDTypeOfLogProb(t *testing.T) {
 	}
 }
 
+// TestStudentTVarianceGradients tests the gradients of a variance that is infinite or undefined, which are PyTorch's: 0.
+func TestStudentTVarianceGradients(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		df := tensor.FromSlice([]float32{0.5, 1, 1.5, 2, 3}, nil).RequiresGrad_()
+		scale := tensor.Full([]int{5}, 2.0).RequiresGrad_()
+		if err := distributions.NewStudentT(df, distributions.Scale(scale)).Variance().Sum().Backward(); err != nil {
+			return err
+		}
+		for what, c := range map[string]struct {
+			of   *tensor.Tensor
+			want float32
+		}{"df": {df, -8}, "scale": {scale, 12}} {
+			if same, err := c.of.Grad().AllClose(tensor.FromSlice([]float32{0, 0, 0, 0, c.want}, nil)); err != nil || !same {
+				t.Errorf("the gradient of %s is %v, PyTorch's is 0, and %v in the last element", what, c.of.Grad(), c.want)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // all returns a distribution of each type, with its error-prone parameters as given.
 func all(v any) []distributions.Distribution {
 	m, _ := v.(*tensor.Tensor)

@@ -262,7 +262,9 @@ var studentTKind = &kind{
 	mean: func(b *Base) *tensor.Tensor { return b.p[1].MaskedFill(b.p[0].Le(1), math.NaN()) },
 	variance: func(b *Base) *tensor.Tensor {
 		df := b.p[0]
-		v := tensor.Where(df.Gt(2), b.p[2].Pow(2).Mul(df).Div(df.Sub(2)), df)
+		ok := df.Gt(2)
+		safe := tensor.Where(ok, df, 3.0)
+		v := tensor.Where(ok, b.p[2].Pow(2).Mul(safe).Div(safe.Sub(2)), df)
 		return v.MaskedFill(df.Le(2).LogicalAnd(df.Gt(1)), math.Inf(1)).MaskedFill(df.Le(1), math.NaN())
 	},
 	rsample: func(b *Base, sample []int) *tensor.Tensor {
