@@ -808,6 +808,56 @@ func TestStateDictBetweenOptions(t *testing.T) {
 	}
 }
 
+// TestStateDictKeepsUnused tests that a state that was made while an option was off has the tensors that it needs when the
+// option is on again, as in PyTorch.
+func TestStateDictKeepsUnused(t *testing.T) {
+	leak.Check(t)
+	for name, c := range map[string]struct {
+		make constructor
+		set  func(g *optim.Group, on bool)
+	}{
+		"AMSGrad":  {optim.NewAdam, func(g *optim.Group, on bool) { g.AMSGrad = on }},
+		"Centered": {optim.NewRMSprop, func(g *optim.Group, on bool) { g.Centered = on }},
+		"SGD":      {optim.NewSGD, func(g *optim.Group, on bool) { g.Momentum = map[bool]float64{true: 0.9}[on] }},
+		"RMSprop":  {optim.NewRMSprop, func(g *optim.Group, on bool) { g.Momentum = map[bool]float64{true: 0.9}[on] }},
+	} {
+		p, q := ones(tensor.Float32), ones(tensor.Float32)
+		opt, err := c.make([]*tensor.Tensor{p}, 0.1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := c.make([]*tensor.Tensor{q}, 0.1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		step := func(on bool, g float64, opts ...*optim.Optimizer) {
+			t.Helper()
+			for _, o := range opts {
+				c.set(o.Groups()[0], on)
+				setGrad(t, o.Groups()[0].Params[0], g)
+				if err := o.Step(); err != nil {
+					t.Fatal(name, err)
+				}
+			}
+		}
+		step(true, 3, opt)
+		step(false, 0, opt, again)
+		if err := autograd.NoGrad(func() error { return q.Copy_(p).Err() }); err != nil {
+			t.Fatal(err)
+		}
+		if err := again.LoadStateDict(opt.StateDict()); err != nil {
+			t.Fatal(name, err)
+		}
+		step(true, 0.1, opt, again)
+		if same, err := p.Equal(q); err != nil || !same {
+			t.Errorf("%s: the parameter is %v, without loading %v; %v", name, q, p, err)
+		}
+		for _, t := range []interface{ Release() }{opt, again, p, q} {
+			t.Release()
+		}
+	}
+}
+
 // TestEmptyGroup tests that a group without parameters can be added, stepped and resumed, as in PyTorch.
 func TestEmptyGroup(t *testing.T) {
 	leak.Check(t)

@@ -497,7 +497,7 @@ func (a *Algorithm) restored(g *Group, at place, state map[string]any, values bo
 		}
 		left--
 		switch n, whole := intOf(v); {
-		case !used || v == nil && slot.Used != nil && !slot.byShape:
+		case !used && slot.byShape, v == nil && slot.Used != nil && !slot.byShape:
 			continue // PyTorch has None for a momentum buffer that is not used
 		case v == nil:
 			return l, missing(slot.Name)
