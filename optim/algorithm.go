@@ -40,6 +40,7 @@ type Algorithm struct {
 	// SparseStep is Step for parameters with sparse gradients. Nil means that gradients must be dense.
 	SparseStep func(g *Group, b *Batch) error
 
+	checkNew    func(g *Group) error // is Check for a new group alone: schedules may set what it rejects later
 	checkSparse func(g *Group) error // returns an error for hyperparameters with which SparseStep cannot run
 
 	fast    func(g *Group, bk *bucket) error // steps a bucket whose parameters all have state; reads the gradients itself

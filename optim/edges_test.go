@@ -2,11 +2,13 @@ package optim_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/linstock-ml/linstock/internal/golden"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -362,4 +364,62 @@ func TestAdafactorOfNaN(t *testing.T) {
 		t.Errorf("%v, %v", v, err)
 	}
 	opt.ZeroGrad()
+}
+
+// TestZerosOfSchedules tests that schedules may set values that the constructors refuse, as in PyTorch: a rate of 0 for
+// SparseAdam, and a momentum of 0 with Nesterov.
+func TestZerosOfSchedules(t *testing.T) {
+	leak.Check(t)
+	p := newProblem("sparse")
+	defer p.release()
+	if _, err := optim.NewSparseAdam(p.params, 0); !errors.Is(err, tensor.ErrArgument) {
+		t.Errorf("NewSparseAdam with a rate of 0: %v", err)
+	}
+	opt, err := optim.NewSparseAdam(p.params, 0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Release()
+	if err := opt.AddGroup(nil, optim.LR(0)); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "SparseAdam") {
+		t.Errorf("AddGroup with a rate of 0: %v", err)
+	}
+	sched, err := optim.NewScheduler(opt, optim.WarmupCosine(1, 4, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for step := range 2 {
+		before := fmt.Sprint(p.params)
+		if err := errors.Join(p.grads(step), opt.Step(), opt.LoadStateDict(opt.StateDict())); err != nil {
+			t.Errorf("SparseAdam with a rate of %v: %v", opt.LR(), err)
+		}
+		if changed := fmt.Sprint(p.params) != before; changed != (opt.LR() != 0) {
+			t.Errorf("with a rate of %v the parameters change: %v", opt.LR(), changed)
+		}
+		sched.Step()
+	}
+	opt.ZeroGrad()
+
+	w := ones(tensor.Float32)
+	defer w.Release()
+	if _, err := optim.NewSGD([]*tensor.Tensor{w}, 0.1, optim.Nesterov()); !errors.Is(err, tensor.ErrArgument) {
+		t.Errorf("NewSGD with Nesterov and a momentum of 0: %v", err)
+	}
+	sgd, err := optim.NewSGD([]*tensor.Tensor{w}, 0.1, optim.Momentum(0.5), optim.Nesterov())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sgd.Release()
+	sched, err = optim.NewScheduler(sgd, optim.CyclicLR([]float64{0.1}, []float64{0.1}, 1, optim.BaseMomentum(0), optim.MaxMomentum(0.5)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []float64{0.85, 0.75, 0.575} { // PyTorch 2.15
+		setGrad(t, w, 1)
+		if err := errors.Join(sgd.Step(), sgd.LoadStateDict(sgd.StateDict())); err != nil {
+			t.Errorf("Nesterov with a momentum of %v: %v", sgd.Groups()[0].Momentum, err)
+		}
+		golden.Near(t, "the parameter", w, []float64{want, want, want}, 1e-6, 0)
+		sched.Step()
+	}
+	sgd.ZeroGrad()
 }

@@ -93,6 +93,11 @@ func (b *Optimizer) add(params []*tensor.Tensor, opts []Option) error {
 	if err := b.kind.check(op, &g); err != nil {
 		return err
 	}
+	if b.kind.checkNew != nil {
+		if err := b.kind.checkNew(&g); err != nil {
+			return refuse.Error(op, tensor.ErrArgument, "%v", err)
+		}
+	}
 	if b.kind.whole && len(b.groups) > 0 {
 		return refuse.Error(op, tensor.ErrArgument, "%s has one group of parameters", op)
 	}

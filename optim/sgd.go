@@ -11,7 +11,7 @@ var sgd = &Algorithm{
 	Name:    "SGD",
 	Options: []string{"momentum", "dampening", "weight_decay", "nesterov", "maximize"},
 	Slots:   []Slot{{Name: "momentum_buffer", Used: func(g *Group, _ *tensor.Tensor) bool { return g.Momentum != 0 }}},
-	Check: func(g *Group) error {
+	checkNew: func(g *Group) error {
 		if g.Nesterov && (g.Momentum == 0 || g.Dampening != 0) {
 			return errors.New("Nesterov requires a positive Momentum and zero Dampening")
 		}

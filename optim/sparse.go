@@ -74,7 +74,7 @@ var sparseAdam = &Algorithm{
 	Defaults: Group{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8},
 	Slots:    []Slot{{Name: "exp_avg"}, {Name: "exp_avg_sq"}},
 	Counts:   true,
-	Check: func(g *Group) error {
+	checkNew: func(g *Group) error {
 		if g.LR == 0 || g.Eps == 0 {
 			return fmt.Errorf("LR and Eps must be larger than 0, got %v and %v", g.LR, g.Eps)
 		}
