@@ -520,6 +520,56 @@ func TestGradScaler(t *testing.T) {
 	}
 }
 
+// TestGradScalerSparse tests that a step with scaled sparse gradients is one with the gradients themselves, and that it is
+// skipped if one has an infinity, as in PyTorch.
+func TestGradScalerSparse(t *testing.T) {
+	leak.Check(t)
+	p, q := newProblem("sparse"), newProblem("sparse")
+	defer p.release()
+	defer q.release()
+	plain, scaled := newOptimizer(t, "sparse_adam", p), newOptimizer(t, "sparse_adam", q)
+	defer plain.Release()
+	defer scaled.Release()
+	s, err := optim.NewGradScaler(optim.InitScale(1024))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for step, factor := range []float64{1024, math.Inf(1), 512, 512} {
+		before := fmt.Sprint(q.params)
+		err := tensor.WithScope(func() error {
+			for _, t := range q.params {
+				g, err := q.grad(t, step)
+				if err == nil {
+					err = t.SetGrad(g.Detach().Mul(factor))
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return s.Step(scaled)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Update(); step == 1 {
+			if after := fmt.Sprint(q.params); after != before || s.GetScale() != 512 {
+				t.Errorf("a step with an infinite gradient leaves %s, before %s, and the scale %v", after, before, s.GetScale())
+			}
+			continue
+		}
+		if err := errors.Join(p.grads(step), plain.Step()); err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range p.params {
+			if same, err := q.params[i].Equal(want); err != nil || !same {
+				t.Errorf("step %d: the parameter is %v, without a scaler %v: %v", step, q.params[i], want, err)
+			}
+		}
+	}
+	plain.ZeroGrad()
+	scaled.ZeroGrad()
+}
+
 // TestGradScalerPromotes tests the dtypes of scaled losses: the scale is a float32 tensor in PyTorch, so that a float16 loss
 // of shape () does not overflow.
 func TestGradScalerPromotes(t *testing.T) {

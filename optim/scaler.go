@@ -135,12 +135,16 @@ func (s *GradScaler) unscale(op string, opt *Optimizer) error {
 				switch {
 				case g == nil:
 					continue
-				case g.IsSparse():
-					return refuse.Error(op, tensor.ErrArgument, "the gradient of parameter %d is sparse: want a dense one", i)
 				case g.DType().IsComplex():
 					return refuse.Error(op, tensor.ErrArgument, "the gradient of parameter %d is %v: want a real one", i, g.DType())
 				case g.DType() == tensor.Float16:
 					return refuse.Error(op, tensor.ErrArgument, "the gradient of parameter %d is float16: keep the parameters in float32, or use bfloat16 without a scaler", i)
+				}
+				if g.IsSparse() {
+					g = call("aten::_values", g) // its memory is the gradient's
+					if err := g.Err(); err != nil {
+						return err
+					}
 				}
 				byDevice[g.Device()] = append(byDevice[g.Device()], g)
 			}
