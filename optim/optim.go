@@ -315,17 +315,45 @@ func (b *Optimizer) StepClosure(closure func() (*tensor.Tensor, error)) (float64
 
 func (b *Optimizer) stepGroup(g *Group) error {
 	if b.kind.fast != nil && !g.MasterWeights && !g.StochasticRounding && b.allStarted(g) && !g.anyComplex() {
-		for _, bk := range g.buckets {
-			if err := b.kind.fast(g, bk); err != nil {
-				return err
-			}
-		}
-		return nil
+		return b.stepFast(g)
 	}
 	// The scope releases the gradients' handles in one native call.
 	return tensor.WithScope(func() error {
 		return autograd.NoGrad(func() error { return b.step(g) })
 	})
+}
+
+// stepFast steps a group whose parameters all have state. fast refuses the gradients of a bucket, but those of a later one
+// only once the first have changed.
+func (b *Optimizer) stepFast(g *Group) error {
+	if len(g.buckets) > 1 {
+		if err := tensor.WithScope(func() error { return b.checkGrads(g) }); err != nil {
+			return err
+		}
+	}
+	for _, bk := range g.buckets {
+		if err := b.kind.fast(g, bk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkGrads returns an error if the algorithm does not take the gradients of a group.
+func (b *Optimizer) checkGrads(g *Group) error {
+	grads, err := tensor.Grads(g.params)
+	if err != nil {
+		return err
+	}
+	for _, grad := range grads {
+		if grad == nil {
+			continue
+		}
+		if err := b.kind.refuses(g, grad.IsSparse()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (b *Optimizer) allStarted(g *Group) bool {
