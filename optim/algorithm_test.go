@@ -672,6 +672,48 @@ func TestClosure(t *testing.T) {
 	}
 }
 
+// TestLBFGSLoadsOtherDTypes tests that LBFGS converts a state to the dtype of the gradients, as PyTorch does, and can step.
+func TestLBFGSLoadsOtherDTypes(t *testing.T) {
+	leak.Check(t)
+	const single, double = tensor.Float32, tensor.Float64
+	for _, c := range []struct{ from, to []tensor.DType }{
+		{[]tensor.DType{single, single}, []tensor.DType{double, double}}, {[]tensor.DType{double, double}, []tensor.DType{single, single}},
+		{[]tensor.DType{single, single}, []tensor.DType{single, double}}, {[]tensor.DType{double, double}, []tensor.DType{single, tensor.BFloat16}},
+	} {
+		stepped := func(dtypes []tensor.DType, load *optim.State) optim.State {
+			ps := []*tensor.Tensor{ones(dtypes[0]), ones(dtypes[1])}
+			defer release(ps)
+			opt, err := optim.NewLBFGS(ps, 0.1, optim.MaxIter(3))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer opt.Release()
+			if load != nil {
+				if err := opt.LoadStateDict(*load); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := opt.StepClosure(func() (*tensor.Tensor, error) {
+				opt.ZeroGrad()
+				loss := ps[0].Pow(4).Sum().Add(ps[1].Sub(3).Pow(2).Sum())
+				return loss, loss.Backward()
+			}); err != nil {
+				t.Errorf("%v into %v: %v", c.from, c.to, err)
+			}
+			opt.ZeroGrad()
+			return opt.StateDict()
+		}
+		s := stepped(c.from, nil)
+		have, want := stepped(c.to, &s), stepped(c.to, nil)
+		for name, v := range want.State[0] {
+			got, ok := have.State[0][name].(*tensor.Tensor)
+			if want, isTensor := v.(*tensor.Tensor); isTensor && (!ok || got.DType() != want.DType()) {
+				t.Errorf("%v into %v: %s is %v", c.from, c.to, name, got)
+			}
+		}
+	}
+}
+
 // TestClosureMemory tests that LBFGS frees its temporaries between two calls of the closure, as Python does, and not when
 // the step ends.
 func TestClosureMemory(t *testing.T) {

@@ -598,8 +598,10 @@ func (b *Optimizer) restoredSearch(state map[string]any, values bool) (s search,
 	if state["d"] == nil {
 		return s, nil
 	}
-	size, single := b.flatSize()
-	like := func(v any) (*tensor.Tensor, error) { return flatLike(v, size, b.groups[0].params[0].Device(), values) }
+	size, dtype := b.flatSize()
+	like := func(v any) (*tensor.Tensor, error) {
+		return flatLike(v, size, dtype, b.groups[0].params[0].Device(), values)
+	}
 	var kept []*tensor.Tensor
 	for name, to := range map[string]**tensor.Tensor{"d": &s.d, "prev_flat_grad": &s.prevGrad} {
 		if *to, err = like(state[name]); err != nil {
@@ -627,7 +629,7 @@ func (b *Optimizer) restoredSearch(state map[string]any, values bool) (s search,
 	}
 	number := func(v any, isTensor bool) (scalar, bool) {
 		n, ok := numberOf(v)
-		return scalar{v: n, tensor: isTensor, single: isTensor && single}, ok && !math.IsNaN(n)
+		return scalar{v: n, tensor: isTensor, single: isTensor && dtype != tensor.Float64}, ok && !math.IsNaN(n)
 	}
 	for _, v := range ro {
 		r, ok := number(v, true)
@@ -652,22 +654,20 @@ func (b *Optimizer) restoredSearch(state map[string]any, values bool) (s search,
 	return s, keepAll(kept...)
 }
 
-// flatSize returns the number of real values in the parameters, and whether none has double precision.
-func (b *Optimizer) flatSize() (size int, single bool) {
-	single = true
+// flatSize returns the number of real values in the parameters, and the dtype of their gradient as one vector.
+func (b *Optimizer) flatSize() (size int, dtype tensor.DType) {
+	var empty []*tensor.Tensor
 	for _, p := range b.groups[0].params {
-		n := p.Numel()
-		if p.DType().IsComplex() {
-			n *= 2
-		}
-		size += n
-		single = single && p.DType() != tensor.Float64 && p.DType() != tensor.Complex128
+		p = asReal(p)
+		size += p.Numel()
+		empty = append(empty, p.NewEmpty([]int{0}))
 	}
-	return size, single
+	return size, tensor.Cat(empty).DType()
 }
 
-// flatLike copies v, a tensor of LBFGS's state, to a device. Without values it only checks that this is possible.
-func flatLike(v any, size int, device tensor.Device, values bool) (*tensor.Tensor, error) {
+// flatLike copies v, a tensor of LBFGS's state, to a dtype and a device. Without values it only checks that this is
+// possible.
+func flatLike(v any, size int, dtype tensor.DType, device tensor.Device, values bool) (*tensor.Tensor, error) {
 	src, ok := v.(*tensor.Tensor)
 	if !ok || src == nil {
 		return nil, errors.New("linstock: LBFGS: a tensor of the state is missing")
@@ -684,5 +684,6 @@ func flatLike(v any, size int, device tensor.Device, values bool) (*tensor.Tenso
 	if !values {
 		return nil, nil
 	}
-	return src.Detach().Clone().To(device), nil
+	t := tensor.Empty([]int{size}, dtype, device)
+	return t, t.Copy_(src).Err()
 }
