@@ -755,6 +755,46 @@ func TestClosureMemory(t *testing.T) {
 	}
 }
 
+// TestLBFGSOfNaN tests that a line search that meets a loss of NaN moves on as PyTorch's does, and does not hide it at the
+// point where it began. A point of NaN that is flat enough is an IndexError in PyTorch; here it is the result.
+func TestLBFGSOfNaN(t *testing.T) {
+	leak.Check(t)
+	log := (*tensor.Tensor).Log
+	square := func(p *tensor.Tensor) *tensor.Tensor { return p.Pow(2).Mul(tensor.Where(p.Lt(0), math.NaN(), 1.0)) }
+	squareOr := func(limit float64) func(p *tensor.Tensor) *tensor.Tensor {
+		return func(p *tensor.Tensor) *tensor.Tensor {
+			return p.Pow(2).Add(tensor.Where(p.Lt(limit), math.NaN(), 0.0))
+		}
+	}
+	for _, c := range []struct {
+		name string
+		lr   float64
+		eval int
+		loss func(p *tensor.Tensor) *tensor.Tensor
+		want float64
+	}{
+		{"log", 2, 1, log, -1}, {"log, a long search", 2, 12, log, -0.0009765625}, {"square", 2, 12, square, -280959580.77518857},
+		{"square, the search ends before", 8, 12, squareOr(0), 0}, {"log, flat enough", 3, 12, log, -2}, {"square, flat enough", 1, 12, squareOr(0.2), 0},
+	} {
+		p := tensor.Ones([]int{1}, tensor.Float64).RequiresGrad_().Keep()
+		opt, err := optim.NewLBFGS([]*tensor.Tensor{p}, c.lr, optim.MaxIter(1), optim.MaxEval(c.eval), optim.LineSearchFn("strong_wolfe"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := opt.StepClosure(func() (*tensor.Tensor, error) {
+			opt.ZeroGrad()
+			loss := c.loss(p).Sum()
+			return loss, loss.Backward()
+		}); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		golden.Exact(t, c.name, p, []float64{c.want})
+		opt.ZeroGrad()
+		opt.Release()
+		p.Release()
+	}
+}
+
 // TestClosureAbuse tests closures that panic, end their goroutine, or call the optimizer whose step they are. The optimizer
 // can be used afterwards.
 func TestClosureAbuse(t *testing.T) {

@@ -500,7 +500,7 @@ func (f *flat) strongWolfe(x []*tensor.Tensor, t scalar, d *tensor.Tensor, loss 
 	}
 	free([]point{before}, bracket...)
 	low, high := 0, len(bracket)-1
-	if bracket[0].f > bracket[len(bracket)-1].f {
+	if high > 0 && !(bracket[0].f <= bracket[1].f) { // also where a loss is NaN
 		low, high = 1, 0
 	}
 	stuck := false
@@ -533,7 +533,7 @@ func (f *flat) strongWolfe(x []*tensor.Tensor, t scalar, d *tensor.Tensor, loss 
 			free([]point{bracket[high]}, bracket[low])
 			bracket[high] = now
 			low, high = 0, 1
-			if bracket[0].f > bracket[1].f {
+			if !(bracket[0].f <= bracket[1].f) {
 				low, high = 1, 0
 			}
 			continue
