@@ -28,17 +28,18 @@ var lbfgs = &Algorithm{
 }
 
 // NewLBFGS returns an optimizer that runs L-BFGS, a quasi-Newton method for whole batches; PyTorch's default learning rate
-// is 1. It steps by StepClosure, has one group, and keeps HistorySize + 1 copies of all parameters. Options: MaxIter,
-// MaxEval, ToleranceGrad, ToleranceChange, HistorySize, LineSearchFn, Maximize. PyTorch: torch.optim.LBFGS.
+// is 1. It steps by StepClosure, has one group, and keeps HistorySize + 1 copies of all parameters. For bfloat16 and
+// float16 parameters it computes step lengths in float32, where PyTorch rounds them to the parameters' dtype. Options:
+// MaxIter, MaxEval, ToleranceGrad, ToleranceChange, HistorySize, LineSearchFn, Maximize. PyTorch: torch.optim.LBFGS.
 func NewLBFGS(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(lbfgs, params, lr, append([]Option{}, opts...))
 }
 
 // scalar is a number of PyTorch's LBFGS: a Python float, or the value of a tensor with one element. Arithmetic with a
-// tensor has the tensor's precision.
+// tensor has the tensor's precision, but for 16-bit tensors that of float32.
 type scalar struct {
 	v      float64
-	single bool // a float32 tensor
+	single bool // a tensor of at most 32 bits
 	tensor bool // a tensor of either dtype, which Python's float becomes when it meets one
 }
 
