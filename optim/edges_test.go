@@ -299,22 +299,23 @@ func TestSchedulesLoadAtTheEdges(t *testing.T) {
 	restarts.Step()
 }
 
-// TestSchedulesLoadMomentum tests that a schedule which cycles the momentum, or beta1, restores it with its state.
-func TestSchedulesLoadMomentum(t *testing.T) {
+// TestSchedulesResume tests that a run which loads the states of the optimizer and the schedule, in any order, has the rates,
+// momentum and beta1 of one that was not interrupted, also if the program has set a rate between.
+func TestSchedulesResume(t *testing.T) {
 	leak.Check(t)
 	p := tensor.Ones([]int{2}).RequiresGrad_()
 	defer p.Release()
 	cyclic := optim.CyclicLR([]float64{0.01}, []float64{0.1}, 4)
 	cycle := optim.OneCycleLR([]float64{0.1}, 12)
 	for name, schedule := range map[string]optim.Schedule{
-		"CyclicLR": cyclic, "OneCycleLR": cycle,
+		"CyclicLR": cyclic, "OneCycleLR": cycle, "StepLR": optim.StepLR(3, 0.5),
 		"scaled":     optim.CyclicLR([]float64{0.01}, []float64{0.1}, 4, optim.ScaleFn(func(x float64) float64 { return 1 / x }, false)),
 		"in a chain": optim.ChainedScheduler(cyclic, optim.ConstantLR(0.5, 2)),
 		"then":       optim.SequentialLR([]int{4}, optim.OneCycleLR([]float64{0.1}, 6), optim.ExponentialLR(0.9)),
 		"at last":    optim.SequentialLR([]int{4}, optim.ExponentialLR(0.9), cyclic),
 	} {
 		for _, make := range []constructor{with(optim.NewSGD, optim.Momentum(0.5)), optim.NewAdam} {
-			start := func() (*optim.Group, *optim.Scheduler) {
+			start := func() (*optim.Optimizer, *optim.Scheduler) {
 				opt, err := make([]*tensor.Tensor{p}, 0.1)
 				if err != nil {
 					t.Fatal(err)
@@ -323,20 +324,69 @@ func TestSchedulesLoadMomentum(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				return opt.Groups()[0], s
+				return opt, s
 			}
-			g, s := start()
+			opt, s := start()
 			for step := range 11 {
-				h, again := start()
-				if err := again.LoadStateDict(s.StateDict()); err != nil {
-					t.Fatal(err)
+				if step%4 == 3 {
+					opt.SetLR(opt.LR() / 2)
 				}
-				if h.Momentum != g.Momentum || h.Beta1 != g.Beta1 || h.LR != g.LR {
-					t.Errorf("%s, step %d: momentum %v, beta1 %v and rate %v, want %v, %v and %v", name, step, h.Momentum, h.Beta1, h.LR, g.Momentum, g.Beta1, g.LR)
+				for _, first := range []bool{false, true} {
+					opt2, again := start()
+					optState, state := opt.StateDict(), s.StateDict()
+					err := errors.Join(opt2.LoadStateDict(optState), again.LoadStateDict(state))
+					if first {
+						opt2, again = start()
+						err = errors.Join(again.LoadStateDict(state), opt2.LoadStateDict(optState))
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					if g, h := opt.Groups()[0], opt2.Groups()[0]; h.Momentum != g.Momentum || h.Beta1 != g.Beta1 || h.LR != g.LR {
+						t.Errorf("%s, step %d: momentum %v, beta1 %v and rate %v, want %v, %v and %v", name, step, h.Momentum, h.Beta1, h.LR, g.Momentum, g.Beta1, g.LR)
+					}
 				}
 				s.Step()
 			}
 		}
+	}
+}
+
+// TestTwoSchedulersResume tests that two schedulers of one optimizer continue at its rate, in whatever order their states
+// are loaded.
+func TestTwoSchedulersResume(t *testing.T) {
+	leak.Check(t)
+	p := tensor.Ones([]int{2}).RequiresGrad_()
+	defer p.Release()
+	start := func() (*optim.Optimizer, []*optim.Scheduler) {
+		opt, err := optim.NewSGD([]*tensor.Tensor{p}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := optim.NewScheduler(opt, optim.ExponentialLR(0.5))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := optim.NewScheduler(opt, optim.StepLR(2, 0.5))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return opt, []*optim.Scheduler{a, b}
+	}
+	opt, ss := start()
+	for step := range 5 {
+		for _, order := range [][]int{{0, 1}, {1, 0}} {
+			again, ss2 := start()
+			err := again.LoadStateDict(opt.StateDict())
+			for _, i := range order {
+				err = errors.Join(err, ss2[i].LoadStateDict(ss[i].StateDict()))
+			}
+			if err != nil || again.LR() != opt.LR() {
+				t.Errorf("step %d, order %v: the rate is %v, want %v: %v", step, order, again.LR(), opt.LR(), err)
+			}
+		}
+		ss[0].Step()
+		ss[1].Step()
 	}
 }
 

@@ -1199,8 +1199,8 @@ func TestSchedules(t *testing.T) {
 		opt, s = newScheduler()
 		if err := s.LoadStateDict(f.ScheduleStates[name]); err != nil {
 			t.Errorf("%s: %v", name, err)
-		} else if opt.LR() != want[500] {
-			t.Errorf("%s: the rate of PyTorch's state is %v, want %v", name, opt.LR(), want[500])
+		} else if last := s.LRs(); last[0] != want[500] {
+			t.Errorf("%s: the rates of PyTorch's state are %v, want %v", name, last, want[500])
 		}
 	}
 }

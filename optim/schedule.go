@@ -34,8 +34,6 @@ type course struct {
 
 	// rate returns the rate of a group at c.epoch, as PyTorch's get_lr does.
 	rate func(c *course, i int, g *Group) (float64, error)
-	// cycles is set if rate also sets the momentum, or beta1, of the group, and both depend on c.epoch alone.
-	cycles bool
 	// closed returns the rate computed from the base rate, as _get_closed_form_lr does. A schedule that starts after
 	// another begins with it. Nil means rate.
 	closed func(c *course, base float64) float64
@@ -337,9 +335,9 @@ func (c *course) state() map[string]any {
 	return out
 }
 
-// LoadStateDict restores the state of a scheduler with the same schedule, here or in PyTorch, and sets the learning rates
-// of its last step, and with CyclicLR and OneCycleLR the momentum. If LoadStateDict returns an error, it has changed
-// nothing. PyTorch: LRScheduler.load_state_dict.
+// LoadStateDict restores the state of a scheduler with the same schedule, here or in PyTorch. The optimizer's learning
+// rates and momentum are in the optimizer's own state: after NewScheduler, load both, in any order. If LoadStateDict
+// returns an error, it has changed nothing. PyTorch: LRScheduler.load_state_dict.
 func (s *Scheduler) LoadStateDict(state map[string]any) error {
 	const op = "LoadStateDict"
 	if s == nil || s.opt == nil || s.course == nil {
@@ -355,39 +353,7 @@ func (s *Scheduler) LoadStateDict(state map[string]any) error {
 		return refuse.Error(op, tensor.ErrArgument, "%v", err)
 	}
 	commit()
-	for i, rate := range s.course.rates() {
-		if i < len(s.opt.groups) {
-			s.opt.groups[i].LR = rate
-		}
-	}
-	s.stepping = true
-	defer func() { s.stepping = false }()
-	s.course.cycle()
 	return nil
-}
-
-// cycle sets the momentum of the last step.
-func (c *course) cycle() {
-	parts := c.parts
-	if c.parts != nil && !c.chained {
-		parts = parts[:c.turn()+1]
-	}
-	for _, p := range parts {
-		p.cycle()
-	}
-	if c.cycles && c.epoch >= 0 {
-		for i, g := range c.opt.groups {
-			_, _ = c.rate(c, i, g) // a group or step without a rate has no momentum either
-		}
-	}
-}
-
-// rates returns the rates of the last step.
-func (c *course) rates() []float64 {
-	if c.parts != nil && !c.chained {
-		return c.parts[c.turn()].rates()
-	}
-	return c.last
 }
 
 func floatsOf(v any) ([]float64, bool) {

@@ -426,7 +426,7 @@ func CyclicLR(base, most []float64, stepSizeUp int, opts ...ScheduleOption) Sche
 		if m != nil {
 			settings["base_momentums"], settings["max_momentums"] = anys(m.base), anys(m.max)
 		}
-		c, err := start(opt, &course{settings: settings, cycles: m != nil, rate: func(c *course, i int, g *Group) (float64, error) {
+		c, err := start(opt, &course{settings: settings, rate: func(c *course, i int, g *Group) (float64, error) {
 			low, err := c.base(i) // of step 0, as in PyTorch, the group's initial rate, which another schedule may have set
 			if err != nil {
 				return 0, err
@@ -550,7 +550,7 @@ func OneCycleLR(most []float64, totalSteps int, opts ...ScheduleOption) Schedule
 		if err != nil {
 			return nil, err
 		}
-		return start(opt, &course{settings: settings, cycles: m != nil, rate: func(c *course, i int, g *Group) (float64, error) {
+		return start(opt, &course{settings: settings, rate: func(c *course, i int, g *Group) (float64, error) {
 			step := float64(c.epoch)
 			if _, err := c.base(i); err != nil {
 				return 0, err
