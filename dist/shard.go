@@ -127,8 +127,9 @@ func Replicas(r *Group) ShardOption { return func(o *shardOptions) { o.replicas 
 //
 // The parameters of one Shard are gathered together. Those that a Shard of g has divided already stay in that one, so parts
 // come before the module that holds them, and parameters that several parts share belong to one that contains these.
-// Parameters must be dense tensors with a dimension, of one floating-point dtype and on one device, and they must not have
-// gradients. On a CUDA device the group needs the backends "cpu:gloo,cuda:nccl".
+// Rows of a Shard of another group, or of one that is closed, are an error, as are the parts of a ColwiseParallel that
+// differ between the ranks of g. Parameters must be dense tensors with a dimension, of one floating-point dtype and on
+// one device, and they must not have gradients. On a CUDA device the group needs the backends "cpu:gloo,cuda:nccl".
 //
 // A model that no rank can hold whole is made on the meta device. Its modules are then given to nn.ToEmpty and to Shard,
 // one after the other, and LoadFullStateDict or dcp.Load sets the values. nn.Clone, nn.NewAveragedModel,
@@ -191,10 +192,27 @@ func Shard(ctx context.Context, g *Group, module any, opts ...ShardOption) (*FSD
 
 // alone returns an error if the ranks of g have different values of p: their rows, or their parts of a tensor.
 func (g *Group) alone(op, name string, p *tensor.Tensor) error {
-	if slices.Contains(sharding.Groups(p), sharding.Group(reducer{g})) {
-		return refuse.Error(op, tensor.ErrArgument, "%s is a part of a parameter that the group's ranks divide: their parts differ", name)
+	for _, by := range sharding.Groups(p) {
+		if r, ok := by.(reducer); ok && r.g.meets(g) {
+			return refuse.Error(op, tensor.ErrArgument, "%s is a part of a parameter that the group's ranks divide: their parts differ", name)
+		}
 	}
 	return nil
+}
+
+// undivided is alone, and returns an error if p is rows of a Shard of any group, which may be closed.
+func (g *Group) undivided(op, name string, p *tensor.Tensor) error {
+	if sharding.Held(p) {
+		return refuse.Error(op, tensor.ErrArgument, "%s is rows of a parameter that Shard has divided", name)
+	}
+	return g.alone(op, name, p)
+}
+
+// meets reports whether another process than this one is a member of both g and h.
+func (g *Group) meets(h *Group) bool {
+	return g.job == h.job && slices.ContainsFunc(g.members, func(r int) bool {
+		return r != g.members[g.rank] && slices.Contains(h.members, r)
+	})
 }
 
 // mark records that p is this rank's part of a parameter that g's ranks divide: nn.ClipGradNorm_ and optim.GradScaler then
@@ -229,6 +247,11 @@ func (m *FSDPModule) adopt(op string) error {
 				m.inner = append(m.inner, owner.module)
 			}
 			continue
+		}
+		for _, g := range m.groups() {
+			if err := g.undivided(op, n.Name, t); err != nil {
+				return err
+			}
 		}
 		switch {
 		case t.Device() == tensor.Meta:

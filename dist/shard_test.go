@@ -856,6 +856,77 @@ func TestDividedIsRefused(t *testing.T) {
 	})
 }
 
+// TestShardOfParts tests that what needs the same parameters on all ranks refuses rows and parts that differ between
+// the ranks of its group, and that Shard takes parts that do not differ.
+func TestShardOfParts(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 4, func(g *dist.Group) error {
+		mesh, err := dist.NewDeviceMesh(ctx, g, []int{2, 2}, "dp", "tp")
+		if err != nil {
+			return err
+		}
+		defer mesh.Close()
+		dp, tp := mesh.Group("dp"), mesh.Group("tp")
+		again, err := g.NewGroup(ctx, g.Ranks())
+		if err != nil {
+			return err
+		}
+		defer again.Close()
+		block, closed := nn.NewLinear(4, 4), nn.NewLinear(4, 4)
+		inner, err := dist.Shard(ctx, g, block)
+		if err != nil {
+			return err
+		}
+		before, err := dist.Shard(ctx, g, closed)
+		if err := errors.Join(err, before.Close()); err != nil {
+			return err
+		}
+		column := dist.NewColwiseParallel(tp, filled(nn.NewLinear(4, 8, f64), 1))
+		if err := column.Err(); err != nil {
+			return err
+		}
+		part := column.Weight.Detach().Clone()
+		build := func(part []*tensor.Tensor) (*optim.Optimizer, error) { return optim.NewSGD(part, 0.1) }
+		shard := func(g *dist.Group, m any, opts ...dist.ShardOption) func() error {
+			return func() error { return second(dist.Shard(ctx, g, m, opts...)) }
+		}
+		for _, c := range []struct {
+			name string
+			f    func() error
+		}{
+			{"Shard of rows of another group", shard(again, nn.NewSequential(inner, nn.NewLinear(4, 4)))},
+			{"Shard of rows of a closed one", shard(g, closed)},
+			{"Shard of rows of a closed one, another group", shard(again, closed)},
+			{"Shard of parts", shard(tp, column)},
+			{"Shard of parts in a larger group", shard(g, column)},
+			{"Shard of parts of the replicas", shard(dp, column, dist.Replicas(tp))},
+			{"NewDDP in a larger group", func() error { return second(dist.NewDDP(ctx, g, column)) }},
+			{"NewZeroRedundancyOptimizer in a group of the same ranks", func() error {
+				return second(dist.NewZeroRedundancyOptimizer(again, append(nn.Parameters(column), nn.Parameters(block)...), build))
+			}},
+			{"NewColwiseParallel of rows", func() error { return dist.NewColwiseParallel(g, block).Err() }},
+			{"NewRowwiseParallel of rows", func() error { return dist.NewRowwiseParallel(again, closed).Err() }},
+			{"NewSequenceParallel of parts", func() error { return dist.NewSequenceParallel(tp, column).Err() }},
+		} {
+			if err := c.f(); !errors.Is(err, tensor.ErrArgument) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		}
+		if same, err := column.Weight.Equal(part); err != nil || !same {
+			t.Errorf("rank %d has another part, %v", g.Rank(), err)
+		}
+		rows, err := dist.Shard(ctx, dp, column)
+		if err != nil {
+			return err
+		}
+		whole, err := rows.Parameters()[0].Gather(ctx, column.Weight, 0)
+		if err != nil || dp.Rank() != 0 {
+			return err
+		}
+		return same("the part of a part", whole, part)
+	}, dist.Timeout(10*time.Second))
+}
+
 // TestShardOfMeta tests a model that is made on the meta device and divided module by module.
 func TestShardOfMeta(t *testing.T) {
 	leak.Check(t)

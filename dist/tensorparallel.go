@@ -150,8 +150,14 @@ func (d *divided) set(op string, weight, bias *tensor.Tensor, opts []ParallelOpt
 	if err := refuse.Unusable(op, "the weight", weight); err != nil {
 		return err
 	}
+	if err := d.g.undivided(op, "the weight", weight); err != nil {
+		return err
+	}
 	if bias != nil {
 		if err := refuse.Unusable(op, "the bias", bias); err != nil {
+			return err
+		}
+		if err := d.g.undivided(op, "the bias", bias); err != nil {
 			return err
 		}
 	}
@@ -387,6 +393,13 @@ func NewSequenceParallel(g *Group, m nn.Layer) *SequenceParallel {
 	}
 	if err == nil {
 		err = nn.Check(m)
+	}
+	if err == nil {
+		for _, n := range nn.NamedParameters(m) {
+			if err = g.alone(op, n.Name, n.Tensor); err != nil {
+				break
+			}
+		}
 	}
 	if err != nil {
 		return &SequenceParallel{err: err}
