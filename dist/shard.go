@@ -65,6 +65,7 @@ type shardOptions struct {
 	param, reduce, outputs tensor.DType // Invalid: none
 	offload                bool
 	device                 tensor.Device // of the whole parameters, with offload
+	replicated             bool          // Replicas was given
 	replicas               *Group        // or nil
 }
 
@@ -104,7 +105,9 @@ func CPUOffload(d tensor.Device) ShardOption {
 // rows, has ranks (HSDP). Gradients are averaged over all of them: gathers stay within a machine, say, and gradients of rows cross
 // machines. With mesh, err := NewDeviceMesh(ctx, g, []int{2, 8}, "replicate", "shard"), the group of Shard is
 // mesh.Group("shard"), and r is mesh.Group("replicate"). PyTorch: fully_shard with a mesh of two dimensions.
-func Replicas(r *Group) ShardOption { return func(o *shardOptions) { o.replicas = r } }
+func Replicas(r *Group) ShardOption {
+	return func(o *shardOptions) { o.replicated, o.replicas = true, r }
+}
 
 // Shard divides the parameters of a module, the same on all ranks, among the ranks of g, and copies the parameters and
 // buffers of rank 0 to the others before. Each tensor of the module becomes this rank's rows of the parameter, as in
@@ -157,7 +160,7 @@ func Shard(ctx context.Context, g *Group, module any, opts ...ShardOption) (*FSD
 	if err := g.check(op); err != nil {
 		return nil, err
 	}
-	if o.replicas != nil {
+	if o.replicated {
 		if err := o.replicas.check(op); err != nil {
 			return nil, err
 		}

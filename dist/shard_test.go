@@ -761,7 +761,7 @@ func TestShardErrors(t *testing.T) {
 		for i, err := range []error{
 			second(dist.Shard(ctx, g, scalar)), second(dist.Shard(ctx, g, mixed)), second(dist.Shard(ctx, g, graph)), second(dist.Shard(ctx, g, inMap)),
 			second(dist.Shard(ctx, g, nil)), second(dist.Shard(ctx, nil, m)), second(dist.Shard(noContext, g, m)), second(dist.Shard(ctx, g, m, nil)),
-			second(dist.Shard(ctx, g, m, dist.ParamDType(tensor.Int64))), created,
+			second(dist.Shard(ctx, g, m, dist.ParamDType(tensor.Int64))), second(dist.Shard(ctx, g, nn.NewLinear(2, 2), dist.Replicas(nil))), created,
 			none.Forward(x).Err(), none.Run(func() *tensor.Tensor { return x }).Err(), second(none.RunAll(nil)), root.Run(nil).Err(), second(root.RunAll(nil)), none.NoSync(nil), root.NoSync(nil),
 			(&dist.FSDPModule{}).Run(func() *tensor.Tensor { return x }).Err(), (&dist.FSDPModule{Module: m}).Forward(x).Err(), (&dist.FSDPModule{}).Forward(x).Err(), root.Forward(nil).Err(),
 			root.Run(func() *tensor.Tensor { return nil }).Err(),
