@@ -507,6 +507,10 @@ func TestSyncBatchNorm(t *testing.T) {
 					t.Errorf("%v: result %d differs by %v, %v", dtype, i, d, err)
 				}
 			}
+			x := whole.Narrow(0, from, to-from).Detach().RequiresGrad_()
+			if _, err := autograd.Grad([]*tensor.Tensor{n.Forward(x).Square().Sum()}, []*tensor.Tensor{x}, tensor.CreateGraph(true)); !errors.Is(err, tensor.ErrNotImplemented) {
+				t.Errorf("a gradient with a graph: %v", err)
+			}
 			nn.Eval(n)
 			alone := norm()
 			nn.Eval(alone)

@@ -12,8 +12,8 @@ import (
 
 // ConvertSyncBatchNorm makes the BatchNorm1d, BatchNorm2d and BatchNorm3d of a model normalize, in training, over the batches of
 // all ranks of g, which can have different sizes, and returns how many there are. The modules and their state dict stay
-// what they are; in evaluation nothing changes. All ranks must convert the same model. PyTorch:
-// torch.nn.SyncBatchNorm.convert_sync_batchnorm.
+// what they are; in evaluation nothing changes. In training they cannot be differentiated twice. All ranks must convert
+// the same model. PyTorch: torch.nn.SyncBatchNorm.convert_sync_batchnorm.
 func ConvertSyncBatchNorm(g *Group, model any) (int, error) {
 	const op = "ConvertSyncBatchNorm"
 	if err := g.check(op); err != nil {
@@ -110,6 +110,9 @@ func (f *syncNorm) Forward(ctx *autograd.Context, inputs ...*tensor.Tensor) ([]*
 }
 
 func (f *syncNorm) Backward(ctx *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	if tensor.GradEnabled() {
+		return nil, refuse.Error("BatchNorm", tensor.ErrNotImplemented, "a normalization over the batches of all ranks cannot be differentiated twice")
+	}
 	saved := ctx.Saved()
 	x, mean, scale, count, g := saved[0], saved[1], saved[2], saved[3], grads[0]
 	dims, channel := layout(x)
