@@ -326,6 +326,46 @@ func TestBuffersOfRanks(t *testing.T) {
 	}
 }
 
+// TestBuffersAfterJoin tests that Join leaves the ranks the buffers that forward passes do not copy either.
+func TestBuffersAfterJoin(t *testing.T) {
+	leak.Check(t)
+	for _, c := range []struct {
+		name string
+		opts []dist.DDPOption
+		want float64 // of rank 1
+	}{
+		{"default", nil, 10},
+		{"BroadcastBuffers(false)", []dist.DDPOption{dist.BroadcastBuffers(false)}, 11},
+		{"ForwardSyncBuffers(false)", []dist.DDPOption{dist.ForwardSyncBuffers(false)}, 11},
+	} {
+		ranks(t, 2, func(g *dist.Group) error {
+			m := nn.NewBatchNorm1d(3)
+			defer nn.Release(m)
+			nn.Eval(m)
+			ddp, err := dist.NewDDP(ctx, g, m, c.opts...)
+			if err != nil {
+				return err
+			}
+			defer ddp.Close()
+			if err := ddp.Join(func() error {
+				for range 2 - g.Rank() {
+					if err := ddp.Forward(tensor.Ones([]int{2, 3})).Sum().Backward(); err != nil {
+						return err
+					}
+				}
+				return m.RunningMean.Fill_(10 + g.Rank()).Err()
+			}); err != nil {
+				return err
+			}
+			got, err := m.RunningMean.Select(0, 0).Item()
+			if err == nil && g.Rank() == 1 && got != c.want {
+				t.Errorf("%s: the buffer is %v, want %v", c.name, got, c.want)
+			}
+			return err
+		})
+	}
+}
+
 // TestDDPErrors tests arguments with which a model cannot be trained, and that nothing is left behind.
 func TestDDPErrors(t *testing.T) {
 	leak.Check(t)

@@ -66,7 +66,11 @@ func (d *DDP) Join(loop func() error, opts ...JoinOption) error {
 	if err != nil {
 		return err
 	}
-	return d.g.broadcastCoalesced(context.Background(), op, slices.Concat(d.parameters, d.buffers), src)
+	state := d.parameters
+	if !d.o.noForwardSync {
+		state = slices.Concat(d.parameters, d.buffers)
+	}
+	return d.g.broadcastCoalesced(context.Background(), op, state, src)
 }
 
 // follow takes part in a step of the ranks that have inputs.
