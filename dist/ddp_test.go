@@ -366,6 +366,49 @@ func TestBuffersAfterJoin(t *testing.T) {
 	}
 }
 
+// TestJoinRefuses tests that collectives in which a rank without inputs would not take part are errors in a Join.
+func TestJoinRefuses(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		other, err := g.NewGroup(ctx, g.Ranks())
+		if err != nil {
+			return err
+		}
+		defer other.Close()
+		m := nn.NewSequential(nn.NewLinear(3, 3), nn.NewBatchNorm1d(3))
+		defer nn.Release(m)
+		if _, err := dist.ConvertSyncBatchNorm(g, m); err != nil {
+			return err
+		}
+		ddp, err := dist.NewDDP(ctx, g, m)
+		if err != nil {
+			return err
+		}
+		defer ddp.Close()
+		var opts []*dist.ZeroRedundancyOptimizer
+		for _, g := range []*dist.Group{g, other} {
+			z, err := dist.NewZeroRedundancyOptimizer(g, nn.Parameters(m), func(part []*tensor.Tensor) (*optim.Optimizer, error) { return optim.NewSGD(part, 0.1) })
+			if err != nil {
+				return err
+			}
+			defer z.Release()
+			opts = append(opts, z)
+		}
+		step := func() error { return m.Forward(tensor.Ones([]int{2, 3})).Sum().Backward() }
+		if err := ddp.Join(func() error {
+			for name, err := range map[string]error{"BatchNorm": m.Forward(tensor.Ones([]int{2, 3})).Err(), "Step": opts[0].Step()} {
+				if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "in DDP.Join") {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		return errors.Join(step(), opts[0].Step(), opts[1].Step())
+	})
+}
+
 // TestDDPErrors tests arguments with which a model cannot be trained, and that nothing is left behind.
 func TestDDPErrors(t *testing.T) {
 	leak.Check(t)

@@ -34,6 +34,7 @@ type Group struct {
 	store      *Store         // its keys
 	job        *job
 	children   atomic.Int64
+	joins      atomic.Int64 // of its DDPs, that run
 
 	start       sync.Mutex // orders collectives
 	collectives int64      // that have begun, if they are recorded

@@ -25,7 +25,9 @@ func DivideByInitialWorldSize(on ...bool) JoinOption {
 // Join calls loop, a training loop that may have fewer steps on some ranks than on others. Ranks whose loop has returned
 // take part in the collectives of the others, with zeros for gradients, until the loops of all have returned; the model of
 // a rank with the most steps then becomes that of all. All ranks must call it. If loop returns an error, Join returns it at
-// once. PyTorch: DistributedDataParallel.join.
+// once. Ranks whose loop has returned take part in the collectives of the DDP alone, so loop must have no others: the
+// modules of ConvertSyncBatchNorm and Step of a ZeroRedundancyOptimizer return an error if their group is the DDP's.
+// PyTorch: DistributedDataParallel.join.
 func (d *DDP) Join(loop func() error, opts ...JoinOption) error {
 	const op = "Join"
 	if loop == nil {
@@ -45,7 +47,11 @@ func (d *DDP) Join(loop func() error, opts ...JoinOption) error {
 		return refuse.Error(op, tensor.ErrArgument, "Join within Join")
 	}
 	d.join = j
-	defer func() { d.join = nil }()
+	d.g.joins.Add(1)
+	defer func() {
+		d.join = nil
+		d.g.joins.Add(-1)
+	}()
 	if err := loop(); err != nil {
 		return err
 	}
@@ -71,6 +77,14 @@ func (d *DDP) Join(loop func() error, opts ...JoinOption) error {
 		state = slices.Concat(d.parameters, d.buffers)
 	}
 	return d.g.broadcastCoalesced(context.Background(), op, state, src)
+}
+
+// unjoined returns an error within a Join: ranks without inputs would not take part in the collectives of op.
+func (g *Group) unjoined(op string) error {
+	if g.joins.Load() != 0 {
+		return refuse.Error(op, tensor.ErrArgument, "in DDP.Join, ranks whose loop has returned would not take part in its collectives")
+	}
+	return nil
 }
 
 // follow takes part in a step of the ranks that have inputs.

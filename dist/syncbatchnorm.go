@@ -12,8 +12,8 @@ import (
 
 // ConvertSyncBatchNorm makes the BatchNorm1d, BatchNorm2d and BatchNorm3d of a model normalize, in training, over the batches of
 // all ranks of g, which can have different sizes, and returns how many there are. The modules and their state dict stay
-// what they are; in evaluation nothing changes. In training they cannot be differentiated twice. All ranks must convert
-// the same model. PyTorch: torch.nn.SyncBatchNorm.convert_sync_batchnorm.
+// what they are; in evaluation nothing changes. In training they cannot be differentiated twice, nor used in DDP.Join
+// of the group. All ranks must convert the same model. PyTorch: torch.nn.SyncBatchNorm.convert_sync_batchnorm.
 func ConvertSyncBatchNorm(g *Group, model any) (int, error) {
 	const op = "ConvertSyncBatchNorm"
 	if err := g.check(op); err != nil {
@@ -24,6 +24,9 @@ func ConvertSyncBatchNorm(g *Group, model any) (int, error) {
 	}
 	set := handle.SetBatchNorm.(func(model any, f func(x, weight, bias, runningMean, runningVar *tensor.Tensor, momentum, eps float64) *tensor.Tensor) int)
 	return set(model, func(x, weight, bias, runningMean, runningVar *tensor.Tensor, momentum, eps float64) *tensor.Tensor {
+		if err := g.unjoined("BatchNorm"); err != nil {
+			return tensor.Failed(err)
+		}
 		f := &syncNorm{g: g, runningMean: runningMean, runningVar: runningVar, momentum: momentum, eps: eps}
 		inputs := []*tensor.Tensor{x}
 		for i, t := range []*tensor.Tensor{weight, bias} {

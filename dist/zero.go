@@ -116,10 +116,13 @@ func (z *ZeroRedundancyOptimizer) Release() {
 }
 
 // Step updates this rank's parameters and copies those of the other ranks from them. All ranks must call it. If it fails,
-// the group can only be closed.
+// the group can only be closed. In DDP.Join of the same group it is an error.
 func (z *ZeroRedundancyOptimizer) Step() error {
 	if !z.made() {
 		return refuse.Nil("Step", "an optimizer")
+	}
+	if err := z.g.unjoined("Step"); err != nil {
+		return err
 	}
 	err := z.sticky
 	if z.sticky = nil; err == nil {
