@@ -117,6 +117,9 @@ func ReadEnvironment() (*Environment, error) {
 		if os.Getenv(l[0]) == "" || os.Getenv(l[1]) == "" {
 			continue
 		}
+		if rank := os.Getenv(l[0]); l[0] == "PMI_RANK" && os.Getenv(l[2]) == "" && rank == os.Getenv("SLURM_PROCID") {
+			continue // srun has set them for PMI-2
+		}
 		for k, to := range []*int{&e.Rank, &e.WorldSize, &e.LocalRank, &e.LocalWorldSize} {
 			s := os.Getenv(l[k])
 			if s == "" {

@@ -36,6 +36,9 @@ func TestReadEnvironment(t *testing.T) {
 		{"PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MASTER_ADDR=a MASTER_PORT=5", dist.Environment{Rank: 1, WorldSize: 2, LocalRank: 1, Addr: "a:5"}},
 		{"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=1 SLURM_JOB_ID=123456 SLURM_JOB_NODELIST=node[07-09,12],gpu3",
 			dist.Environment{Rank: 1, WorldSize: 2, LocalRank: 1, Addr: "node07:18456"}},
+		{"PMI_RANK=1 PMI_SIZE=2 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=1 SLURM_JOB_ID=123456 SLURM_JOB_NODELIST=gpu3",
+			dist.Environment{Rank: 1, WorldSize: 2, LocalRank: 1, Addr: "gpu3:18456"}},
+		{"PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=2 SLURM_PROCID=0 SLURM_NTASKS=1", dist.Environment{WorldSize: 2, LocalWorldSize: 2}},
 		{"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_JOB_ID=1 SLURM_JOB_NODELIST=x,y SLURM_STEP_NODELIST=gpu3,node[1-2]", dist.Environment{Rank: 1, WorldSize: 2, Addr: "gpu3:15001"}},
 		{"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_JOB_NODELIST=n[3]-ib,x MASTER_PORT=9", dist.Environment{Rank: 1, WorldSize: 2, Addr: "n3-ib:9"}},
 	} {
