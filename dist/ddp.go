@@ -462,11 +462,11 @@ func (d *DDP) use(op string, f func(n cshim.Reducer) error) error {
 	if d == nil {
 		return refuse.Nil(op, "a DDP")
 	}
-	if err := d.g.check(op); err != nil {
-		return err
-	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
+	if err := d.g.check(op); err != nil { // with the lock: see inUse
+		return err
+	}
 	if d.native == 0 {
 		return refuse.Error(op, ErrClosed, "the DDP was closed")
 	}

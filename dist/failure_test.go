@@ -305,6 +305,43 @@ func TestCloseInFlight(t *testing.T) {
 	})
 }
 
+// TestCloseInForward tests that Close ends a forward pass of a DDP that waits for another rank.
+func TestCloseInForward(t *testing.T) {
+	leak.Check(t)
+	closed := make(chan struct{})
+	ranks(t, 2, func(g *dist.Group) error {
+		ddp, err := dist.NewDDP(ctx, g, nn.NewLinear(3, 3))
+		if err != nil {
+			return err
+		}
+		x := tensor.Ones([]int{2, 3})
+		if err := ddp.Forward(x).Sum().Backward(); err != nil {
+			return err
+		}
+		if g.Rank() == 0 {
+			<-closed
+			return nil
+		}
+		defer close(closed)
+		failed := make(chan error, 1)
+		go func() { // the second forward pass exchanges the order of the buckets
+			failed <- tensor.WithScope(func() error { return ddp.Forward(tensor.Ones([]int{2, 3})).Err() })
+		}()
+		time.Sleep(200 * time.Millisecond)
+		begun := time.Now()
+		if err := g.Close(); err != nil {
+			return err
+		}
+		if took := time.Since(begun); took > 5*time.Second {
+			t.Errorf("Close took %v", took)
+		}
+		if err := <-failed; !errors.Is(err, dist.ErrClosed) {
+			t.Errorf("the forward pass: %v", err)
+		}
+		return nil
+	}, dist.Timeout(10*time.Second))
+}
+
 // TestInitEnds tests that Init ends with its context and timeout if the other ranks do not come.
 func TestInitEnds(t *testing.T) {
 	leak.Check(t)

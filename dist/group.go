@@ -425,8 +425,13 @@ func (g *Group) Close() error {
 	parts := slices.Collect(maps.Keys(g.parts))
 	f, aborted := g.failure, g.aborted
 	g.state.Unlock()
+	var busy []io.Closer
 	for _, c := range parts {
-		_ = c.Close()
+		if inUse(c) {
+			busy = append(busy, c)
+		} else {
+			_ = c.Close()
+		}
 	}
 	g.record(false, flight.Close)
 	var stuck bool
@@ -438,13 +443,16 @@ func (g *Group) Close() error {
 	}
 	var err error
 	// The native group aborts its collectives in flight, without those that only a wait completes. A monitored barrier
-	// holds the lock.
-	locked := !cut && g.mu.TryLock()
+	// holds the lock, and a DDP in a collective holds its own.
+	locked := !cut && len(busy) == 0 && g.mu.TryLock()
 	if !stuck { // otherwise the store does not take the report either
 		g.leave()
 	}
 	if !locked {
 		err = g.cut("Close")
+		for _, c := range busy {
+			_ = c.Close()
+		}
 		g.mu.Lock()
 	}
 	g.native.Free()
@@ -454,6 +462,19 @@ func (g *Group) Close() error {
 	clear(g.kept)
 	g.state.Unlock()
 	return errors.Join(err, g.store.Close(), g.job.close())
+}
+
+// inUse reports whether c is a DDP whose native reducer is in use. After its group is closed, none comes into use.
+func inUse(c io.Closer) bool {
+	d, ok := c.(*DDP)
+	if !ok {
+		return false
+	}
+	if !d.mu.TryLock() {
+		return true
+	}
+	d.mu.Unlock()
+	return false
 }
 
 // leave tells the other ranks that this rank does not go on. They learn it from the closed connections if this fails.
