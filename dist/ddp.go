@@ -359,7 +359,7 @@ func (d *DDP) watch(outputs []*tensor.Tensor) error {
 			return nil, handle.AtPassEnd(func() error {
 				d.stage.Store(passed)
 				return nil
-			})
+			}, func() {})
 		}); err != nil {
 			return err
 		}

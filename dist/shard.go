@@ -557,6 +557,7 @@ func (m *FSDPModule) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tens
 	if len(m.params) == 0 {
 		return f()
 	}
+	handle.EndFailed()
 	recorded := tensor.GradEnabled() && !tensor.InferenceEnabled()
 	pass := &shardPass{m: m, sync: !m.noSync, version: m.versions()}
 	whole := m.kept(pass.version) // in a backward pass, which recomputes the forward pass

@@ -815,6 +815,62 @@ func TestShardFailure(t *testing.T) {
 	})
 }
 
+// hooked ends backward passes through its result with an error.
+type hooked struct {
+	Layer nn.Layer `nn:"."`
+	err   error
+}
+
+func (h *hooked) Forward(x *tensor.Tensor) *tensor.Tensor {
+	y := h.Layer.Forward(x)
+	if _, err := y.RegisterHook(func(*tensor.Tensor) (*tensor.Tensor, error) { return nil, h.err }); err != nil {
+		return tensor.Failed(err)
+	}
+	return y
+}
+
+// TestShardAfterFailure tests that the module's fields hold this rank's rows after a backward pass that has failed.
+func TestShardAfterFailure(t *testing.T) {
+	leak.Check(t)
+	bad := errors.New("bad")
+	for _, reshard := range []bool{true, false} {
+		ranks(t, 2, func(g *dist.Group) error {
+			m := newParts(0)
+			root, err := m.shard(g, false, []dist.ShardOption{dist.ReshardAfterForward(reshard)}, nil)
+			if err != nil {
+				return err
+			}
+			second := m.L2.(*dist.FSDPModule)
+			h := &hooked{second, bad}
+			m.L2 = h
+			rows := func(after string) {
+				all := nn.Parameters(m)
+				for _, u := range []*dist.FSDPModule{m.L1.(*dist.FSDPModule), second, root} {
+					for _, p := range u.Parameters() {
+						if !slices.Contains(all, p.Tensor) {
+							t.Errorf("after %s, reshard %v: the field of %s does not hold the rows", after, reshard, p.Name)
+						}
+					}
+				}
+			}
+			x, _ := batch(g.Rank(), 0, 0)
+			if err := root.Forward(x).Sum().Backward(); !errors.Is(err, bad) {
+				t.Errorf("Backward: %v", err)
+			}
+			rows("Backward")
+			x = x.Detach().RequiresGrad_()
+			if _, err := autograd.Grad([]*tensor.Tensor{root.Forward(x).Sum()}, []*tensor.Tensor{x}); !errors.Is(err, bad) {
+				t.Errorf("Grad: %v", err)
+			}
+			rows("Grad")
+			h.err = nil
+			err = root.Forward(x).Sum().Backward()
+			rows("a pass that succeeds")
+			return err
+		})
+	}
+}
+
 // TestDividedIsRefused tests that what would take a rank's rows for whole parameters is an error.
 func TestDividedIsRefused(t *testing.T) {
 	leak.Check(t)

@@ -252,7 +252,7 @@ func (p *shardPass) enter(*tensor.Tensor) (*tensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := handle.AtPassEnd(p.leave); err != nil {
+	if err := handle.AtPassEnd(p.leave, func() { _ = p.leave() }); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
@@ -263,7 +263,7 @@ func (p *shardPass) enter(*tensor.Tensor) (*tensor.Tensor, error) {
 }
 
 // leave is called when a backward pass has computed the gradients of the whole parameters, and at its end, since it may not
-// compute them.
+// compute them, or may fail.
 func (p *shardPass) leave() error {
 	m := p.m
 	m.mu.Lock()

@@ -36,18 +36,55 @@ func takeNative(id uint64) (any, bool) {
 	return v, ok
 }
 
+// failures holds what is to be called because backward passes have failed; see atPassEnd.
+var failures struct {
+	sync.Mutex // held while values that were dropped become calls
+	calls      []func()
+	ending     sync.Mutex // held during the calls
+}
+
 // forgetDropped removes the values that no native graph refers to any more.
 func forgetDropped() {
-	var ids [64]uint64
 	for nativeLive.Load() > 0 && cshim.DroppedCount() > 0 {
-		n := cshim.TakeDropped(ids[:])
-		for _, id := range ids[:n] {
-			if v, ok := takeNative(id); ok {
-				if drop, is := v.(func()); is {
-					drop()
-				}
+		for _, drop := range takeDropped() {
+			drop()
+		}
+	}
+}
+
+// takeDropped removes some of these values and returns those that are to be called. It adds those of passes that have
+// failed to failures.
+func takeDropped() (drops []func()) {
+	var ids [64]uint64
+	failures.Lock()
+	defer failures.Unlock()
+	n := cshim.TakeDropped(ids[:])
+	for _, id := range ids[:n] {
+		v, _ := takeNative(id)
+		switch v := v.(type) {
+		case func():
+			drops = append(drops, v)
+		case *passEnd:
+			if !v.reached.Load() {
+				failures.calls = append(failures.calls, v.failed)
 			}
 		}
+	}
+	return drops
+}
+
+// endFailed calls what atPassEnd was given for passes that have failed. It may find what belongs to the pass of another
+// goroutine, whose own call then returns after this one.
+func endFailed() {
+	forgetDropped()
+	failures.ending.Lock()
+	defer failures.ending.Unlock()
+	failures.Lock()
+	calls := failures.calls
+	failures.calls = nil
+	failures.Unlock()
+	for _, f := range calls {
+		f()
 	}
 }
 
@@ -116,6 +153,10 @@ func runHook(id uint64, grad cshim.Handle) (out cshim.Handle, failed uint64) {
 		v, _ := natives.Load(id)
 		if f, ok := v.(accumulateHook); ok {
 			return WithScope(func() error { return f(lend(grad)) })
+		}
+		if p, ok := v.(*passEnd); ok {
+			p.reached.Store(true)
+			return WithScope(p.f)
 		}
 		f, ok := v.(hook)
 		if !ok {

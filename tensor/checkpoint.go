@@ -4,6 +4,7 @@ import (
 	"errors"
 	"runtime"
 	"slices"
+	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/handle"
@@ -125,9 +126,17 @@ func withRemade(sources []*Tensor, again func(i int) (*Tensor, error), f func() 
 	return f()
 }
 
-// atPassEnd makes the backward pass that the calling hook is part of call f at its end, unless the pass fails.
-func atPassEnd(f func() error) error {
-	id := keepAlive(accumulateHook(func(*Tensor) error { return f() }))
+// passEnd is what is called at the end of a backward pass: f, or failed if the pass does not reach it.
+type passEnd struct {
+	f       func() error
+	failed  func()
+	reached atomic.Bool
+}
+
+// atPassEnd makes the backward pass that the calling hook is part of call f at its end. If the pass fails, Backward and
+// Grad call failed before they return.
+func atPassEnd(f func() error, failed func()) error {
+	id := keepAlive(&passEnd{f: f, failed: failed})
 	if ref := cshim.PassEnd(id); ref != nil {
 		forget(id)
 		forgetDropped()

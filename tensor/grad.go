@@ -211,7 +211,9 @@ func runBackward(roots []*Tensor, opts ...BackwardOption) error {
 	reclaim.AfterBackward()
 	cshim.Yield()
 	err = newError("Backward", asError(ref), roots...)
-	forgetDropped()
+	if forgetDropped(); err != nil {
+		endFailed()
+	}
 	if end != nil {
 		err = end(err)
 	}
@@ -239,7 +241,9 @@ func runGrad(outputs, inputs []*Tensor, opts ...BackwardOption) ([]*Tensor, erro
 	out := make([]cshim.Handle, len(inputs))
 	scope, ref := cshim.Grad(b.roots.hs, b.grads.hs, b.inputs.hs, *s.Retain, s.Create, s.AllowUnused, out)
 	if ref != nil {
-		return nil, newError("Grad", cshim.Take(ref), outputs...)
+		err := newError("Grad", cshim.Take(ref), outputs...)
+		endFailed()
+		return nil, err
 	}
 	gs := make([]*Tensor, len(out))
 	for i, h := range out {

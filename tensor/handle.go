@@ -45,6 +45,7 @@ func init() {
 	handle.WithSaved = withSaved
 	handle.WithRemade = withRemade
 	handle.AtPassEnd = atPassEnd
+	handle.EndFailed = endFailed
 	handle.KeepInCheckpoint = keepInCheckpoint
 	handle.AdamStep = adamStep
 	handle.Hold = hold

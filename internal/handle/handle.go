@@ -66,8 +66,13 @@ var WithStream func(op string, device int32, id int64, f func() error) error
 // NativeError turns an error of the shim into a *tensor.Error of op.
 var NativeError func(op string, err error) error
 
-// AtPassEnd makes the backward pass that the calling hook is part of call f at its end, unless the pass fails.
-var AtPassEnd func(f func() error) error
+// AtPassEnd makes the backward pass that the calling hook is part of call f at its end. If the pass fails, Backward and
+// Grad call failed before they return.
+var AtPassEnd func(f func() error, failed func()) error
+
+// EndFailed calls what AtPassEnd was given for passes that have failed, if Backward or Grad has returned before
+// libtorch's thread of a CUDA device has left the pass.
+var EndFailed func()
 
 // WithAnomaly runs f; an error of a backward pass in it names the line of the operator whose backward failed.
 var WithAnomaly func(checkNaN bool, f func() error) error
