@@ -78,6 +78,7 @@ type Optimizer interface {
 type State struct {
 	Shards []Shard
 	// Optimizer is nil for none. Its state for a parameter that is in Shards is divided as the parameter is.
+	// The ranks have the same optimizer, or parts of one: in a pipeline, save each stage by itself.
 	Optimizer Optimizer
 	// Parts are values, which are equal on all ranks: those of rank 0 are saved.
 	Parts []checkpoint.Part
@@ -185,14 +186,34 @@ func (s State) all(op string) (shards []Shard, plain map[string]any, err error) 
 	return shards, plain, nil
 }
 
+// numbering returns how many parameters the optimizer's groups have, according to its other values, and the names of
+// the parameters that are in Shards.
+func (s State) numbering(plain map[string]any) (groups []int, names map[int]string) {
+	all, _ := plain["param_groups"].([]any)
+	for _, v := range all {
+		group, _ := v.(map[string]any)
+		params, _ := group["params"].([]any)
+		groups = append(groups, len(params))
+	}
+	names = map[int]string{}
+	for i, p := range parameters(s.Optimizer) {
+		if k := slices.IndexFunc(s.Shards, func(x Shard) bool { return x.Tensor == p && p != nil }); k >= 0 {
+			names[i] = s.Shards[k].Name
+		}
+	}
+	return groups, names
+}
+
 // plan is what a rank has to save.
 type plan struct {
-	Parts []part
-	Plain []byte      // the optimizer's values that are not tensors, in CBOR
-	Dir   string      // where the checkpoint is to be
-	Tmp   string      // of rank 0: where to write
-	Mode  fs.FileMode // of rank 0: the permissions of the files; 0: those of any new file
-	Err   string
+	Parts  []part
+	Plain  []byte         // the optimizer's values that are not tensors, in CBOR
+	Groups []int          // how many parameters the optimizer's groups have
+	Names  map[int]string // of the optimizer's parameters that are in Shards, by their numbers
+	Dir    string         // where the checkpoint is to be
+	Tmp    string         // of rank 0: where to write
+	Mode   fs.FileMode    // of rank 0: the permissions of the files; 0: those of any new file
+	Err    string
 }
 
 // gather returns v of all ranks; without a group there is one. If ctx has ended, it aborts the group, since the other
@@ -352,6 +373,7 @@ func begin(ctx context.Context, op string, g *dist.Group, dir string, state Stat
 	}
 	if err == nil && plain != nil {
 		own.Plain, err = cbor.Marshal(plain["state"])
+		own.Groups, own.Names = state.numbering(plain)
 	}
 	if err == nil {
 		err = nameable(dir)
@@ -376,6 +398,9 @@ func begin(ctx context.Context, op string, g *dist.Group, dir string, state Stat
 	var mine []int
 	if err = first(op, texts, err); err == nil {
 		if err = oneDir(plans); err == nil {
+			err = oneOptimizer(plans)
+		}
+		if err == nil {
 			mine, err = assign(plans, s.rank)
 		}
 		if err != nil { // the same on all ranks
@@ -624,6 +649,32 @@ func load(ctx context.Context, op, dir string, state State) (err error) {
 		return nil
 	}
 	return values.LoadValues(state.Parts...)
+}
+
+// oneOptimizer returns an error unless the ranks have parts of one optimizer, which numbers its parameters alike on
+// all.
+func oneOptimizer(plans []plan) error {
+	const advice = "save each stage of a pipeline by itself, to a directory of its own with a nil group"
+	at := map[int]int{} // by the numbers of parameters: the first rank that has its name
+	for r, p := range plans {
+		switch {
+		case p.Plain == nil:
+			continue
+		case plans[0].Plain == nil:
+			return fmt.Errorf("rank %d has an optimizer and rank 0 none: %s", r, advice)
+		case !slices.Equal(p.Groups, plans[0].Groups):
+			return fmt.Errorf("the optimizer has groups of %v parameters on rank 0 and of %v on rank %d: %s", plans[0].Groups, p.Groups, r, advice)
+		}
+		for _, i := range slices.Sorted(maps.Keys(p.Names)) {
+			if _, ok := at[i]; !ok {
+				at[i] = r
+			}
+			if name := plans[at[i]].Names[i]; name != p.Names[i] {
+				return fmt.Errorf("parameter %d of the optimizer is %.80q on rank %d and %.80q on rank %d: %s", i, name, at[i], p.Names[i], r, advice)
+			}
+		}
+	}
+	return nil
 }
 
 // oneDir returns an error if the ranks are to write to different directories.

@@ -384,6 +384,68 @@ func TestTraining(t *testing.T) {
 	}
 }
 
+// TestStages tests that Save refuses the optimizers of a pipeline's stages, which number their own parameters, and that
+// each stage can be saved by itself.
+func TestStages(t *testing.T) {
+	leak.Check(t)
+	dir := t.TempDir()
+	// stage returns the state of a stage after a step, whose values depend on the rank.
+	stage := func(rank int, name string, opts ...nn.Option) (dcp.State, *optim.Optimizer, error) {
+		l := nn.NewLinear(2, 2, opts...)
+		opt, err := optim.NewAdamW(nn.Parameters(l), 0.1)
+		if err != nil {
+			return dcp.State{}, nil, err
+		}
+		err = errors.Join(l.Forward(tensor.Full([]int{1, 2}, float64(rank+1))).Sum().Backward(), opt.Step())
+		return dcp.State{Shards: dcp.Model(name, l), Optimizer: opt}, opt, err
+	}
+	if err := launch.Ranks(ctx, 2, func(g *dist.Group) error {
+		r := g.Rank()
+		for i, c := range []struct {
+			opts      [][]nn.Option // of each rank
+			optimizer []bool
+			want      string
+		}{
+			{[][]nn.Option{nil, nil}, []bool{true, true}, `parameter 0 of the optimizer is "stage0.weight" on rank 0 and "stage1.weight" on rank 1`},
+			{[][]nn.Option{nil, {nn.NoBias()}}, []bool{true, true}, "the optimizer has groups of [2] parameters on rank 0 and of [1] on rank 1"},
+			{[][]nn.Option{nil, nil}, []bool{false, true}, "rank 1 has an optimizer and rank 0 none"},
+		} {
+			s, opt, err := stage(r, fmt.Sprintf("stage%d.", r), c.opts[r]...)
+			if err != nil {
+				return err
+			}
+			defer opt.Release()
+			if !c.optimizer[r] {
+				s.Optimizer = nil
+			}
+			if err := dcp.Save(ctx, g, filepath.Join(dir, strconv.Itoa(i)), s); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("rank %d: got %v, want %q", r, err, c.want)
+			}
+		}
+		own := filepath.Join(dir, "stage"+strconv.Itoa(r))
+		saved, opt, err := stage(r, "")
+		if err != nil {
+			return err
+		}
+		defer opt.Release()
+		loaded, other, err := stage(r+2, "")
+		if err != nil {
+			return err
+		}
+		defer other.Release()
+		if err := errors.Join(dcp.Save(ctx, nil, own, saved), dcp.Load(ctx, nil, own, loaded)); err != nil {
+			return err
+		}
+		want, got := opt.StateDict().State[0]["exp_avg"].(*tensor.Tensor), other.StateDict().State[0]["exp_avg"].(*tensor.Tensor)
+		if same, err := got.Equal(want); err != nil || !same {
+			t.Errorf("rank %d has loaded another state, %v", r, err)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestAsync tests that a save that goes on has what the tensors were at the call, and that its error comes out of Wait.
 func TestAsync(t *testing.T) {
 	leak.Check(t)
