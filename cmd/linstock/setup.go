@@ -23,7 +23,8 @@ is installed, it changes nothing.
 
 Setup detects damaged parts and installs them again: a missing library, one whose
 size has changed, and any change of the shim. --verify also compares the content
-of libtorch's libraries, half a gigabyte.
+of libtorch's libraries, half a gigabyte. What was installed with --cuda is installed
+again with the libraries that a GPU needs.
 
 Setup uses the first libtorch of these:
 

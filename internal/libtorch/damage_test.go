@@ -102,6 +102,45 @@ func TestSetupRepairsDamage(t *testing.T) {
 	}
 }
 
+// TestRepairKeepsCUDA tests that a setup without --cuda which repairs a libtorch, or installs it again, keeps the libraries
+// that a GPU needs.
+func TestRepairKeepsCUDA(t *testing.T) {
+	cfg := config(t)
+	cfg.NoBuild = true // there is no CUDA part in the sources of the fixture
+	cfg.CUDA = true
+	result, err := Setup(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.CUDA = false
+	cpu := filepath.Join(result.Source.Lib, "libtorch_cpu.so")
+	manifest := filepath.Join(result.Source.Root, intact.ManifestFile)
+	for _, c := range []struct {
+		name   string
+		damage func()
+		with   func(*Config)
+	}{
+		{"a truncated libtorch", func() { truncate(t, cpu) }, func(*Config) {}},
+		{"a missing library of CUDA", func() { remove(t, filepath.Join(result.Source.Lib, libtorchCUDA())) }, func(*Config) {}},
+		{"a damaged manifest", func() { truncate(t, manifest) }, func(*Config) {}},
+		{"a changed byte", func() { flip(t, cpu) }, func(c *Config) { c.Verify = true }},
+		{"no damage", func() {}, func(c *Config) { c.Force = true }},
+	} {
+		c.damage()
+		again := cfg
+		c.with(&again)
+		var said notes
+		again.Progress = &said
+		r, err := Setup(t.Context(), again)
+		if err != nil || !r.Changed || !r.Source.CUDA || !isFile(filepath.Join(r.Source.Lib, libtorchCUDA())) {
+			t.Errorf("%s: %+v, %v", c.name, r, err)
+		}
+		if !strings.Contains(strings.Join(said.said, "\n"), "with --cuda") {
+			t.Errorf("%s: setup said %q", c.name, said.said)
+		}
+	}
+}
+
 // TestDamagedExternalLibtorch tests that a truncated file is an error in a libtorch that setup did not install,
 // which has no manifest and is not setup's to repair.
 func TestDamagedExternalLibtorch(t *testing.T) {

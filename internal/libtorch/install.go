@@ -90,8 +90,9 @@ func (in *installer) wheelDir() string { return filepath.Join(in.cfg.Cache, "whe
 
 // Setup finds or installs libtorch and builds the shim for it. If everything is installed, it changes nothing. It
 // installs damaged parts again: it always detects a missing library, one of another size, and any change of the shim,
-// and with Verify any change of libtorch. One process at a time works in a cache; others wait. Incomplete files of an
-// interrupted call are never used, and the next call removes them.
+// and with Verify any change of libtorch. Without CUDA, too, it installs again the libraries that a GPU needs if they
+// were installed. One process at a time works in a cache; others wait. Incomplete files of an interrupted call are
+// never used, and the next call removes them.
 func Setup(ctx context.Context, cfg Config) (Result, error) {
 	if cfg.Jobs < 0 {
 		return Result{}, fmt.Errorf("--jobs %d: want 0 or more", cfg.Jobs)
@@ -142,6 +143,10 @@ func Setup(ctx context.Context, cfg Config) (Result, error) {
 		if errors.As(err, &damage) {
 			in.Note("%v: installing libtorch %s again", damage, source.Version)
 		}
+		if !in.cfg.CUDA && hadCUDA(source) {
+			in.Note("libtorch %s was installed with --cuda, and is again", source.Version)
+			in.cfg.CUDA = true
+		}
 		if source, err = in.install(ctx); err != nil {
 			return Result{}, err
 		}
@@ -168,6 +173,15 @@ func Setup(ctx context.Context, cfg Config) (Result, error) {
 		return Result{}, err
 	}
 	return in.result(source, true), nil
+}
+
+// hadCUDA reports whether what is installed of a libtorch, intact or not, has the libraries that a GPU needs.
+func hadCUDA(s Source) bool {
+	var stamp torchStamp
+	if err := intact.Read(s.Root, &stamp); err == nil {
+		return stamp.CUDA
+	}
+	return isFile(filepath.Join(s.Lib, libtorchCUDA()))
 }
 
 // inspect is Resolve, and also checks the files of what it finds.

@@ -38,6 +38,8 @@ func libtorchCPU() string {
 	return strings.Replace(name, "linstock", "torch_cpu", 1) + filepath.Ext(locate.LibName())
 }
 
+func libtorchCUDA() string { return strings.Replace(libtorchCPU(), "torch_cpu", "torch_cuda", 1) }
+
 // Inspect returns the libtorch in a directory: a site-packages directory with torch in it, its torch directory, or an
 // unpacked libtorch archive.
 func Inspect(dir string) (Source, error) {
@@ -56,8 +58,7 @@ func Inspect(dir string) (Source, error) {
 		if s.Version, err = versionOf(filepath.Join(abs, sub)); err != nil {
 			return Source{}, err
 		}
-		cuda := strings.Replace(libtorchCPU(), "torch_cpu", "torch_cuda", 1)
-		s.CUDA = isFile(filepath.Join(s.Lib, cuda))
+		s.CUDA = isFile(filepath.Join(s.Lib, libtorchCUDA()))
 		if !isFile(filepath.Join(s.Include, "ATen", "ATen.h")) {
 			return Source{}, fmt.Errorf("%s contains libtorch but not its headers (no ATen/ATen.h in %s)", abs, s.Include)
 		}
