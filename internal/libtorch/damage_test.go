@@ -102,8 +102,8 @@ func TestSetupRepairsDamage(t *testing.T) {
 	}
 }
 
-// TestRepairKeepsCUDA tests that a setup without --cuda which repairs a libtorch, or installs it again, keeps the libraries
-// that a GPU needs.
+// TestRepairKeepsCUDA tests that a setup without --cuda which repairs a libtorch, or installs it again, keeps the
+// libraries that a GPU needs.
 func TestRepairKeepsCUDA(t *testing.T) {
 	cfg := config(t)
 	cfg.NoBuild = true // there is no CUDA part in the sources of the fixture
@@ -174,6 +174,60 @@ func TestDamagedExternalLibtorch(t *testing.T) {
 	cfg.Verify = true
 	if r, err := Setup(t.Context(), cfg); err != nil || r.Verified != 0 {
 		t.Errorf("--verify without a manifest: %+v, %v", r, err)
+	}
+}
+
+// TestDamagedLibtorchOfAnotherCache tests that setup reports damage of a libtorch in another cache, which LIBTORCH
+// names, and installs nothing in its place; and that this libtorch may lack LLVM's OpenMP runtime.
+func TestDamagedLibtorchOfAnotherCache(t *testing.T) {
+	cfg := config(t)
+	cfg.NoBuild = true
+	made, err := Setup(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Cache, cfg.Verify = t.TempDir(), true
+	root, err := filepath.EvalSymlinks(made.Source.Root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(locate.EnvLibtorch, root)
+	if r, err := Setup(t.Context(), cfg); err != nil || r.Verified == 0 {
+		t.Errorf("intact: %+v, %v", r, err)
+	}
+	for _, c := range []struct {
+		library string
+		damage  func(*testing.T, string)
+	}{{"libtorch_cpu.so", truncate}, {"libc10.so", remove}, {"libtorch_cpu.so", flip}} {
+		path := filepath.Join(root, "torch", "lib", c.library)
+		whole, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.damage(t, path)
+		var damage *intact.Damage
+		if r, err := Setup(t.Context(), cfg); !errors.As(err, &damage) || damage.Path != path || !strings.Contains(err.Error(), "install $LIBTORCH again") {
+			t.Errorf("%+v, %v; want the damage of %s", r, err, path)
+		}
+		if err := os.WriteFile(path, whole, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	var stamp torchStamp
+	if err := intact.Read(root, &stamp); err != nil {
+		t.Fatal(err)
+	}
+	delete(stamp.Sizes, openMPFile)
+	delete(stamp.SHA256, openMPFile)
+	if err := writeJSON(filepath.Join(root, intact.ManifestFile), stamp); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := Setup(t.Context(), cfg); err != nil || r.Source.Root != root {
+		t.Errorf("without OpenMP: %+v, %v", r, err)
+	}
+	if dir := locate.TorchDir(cfg.Cache, testVersion); isFile(filepath.Join(dir, intact.ManifestFile)) {
+		t.Errorf("setup installed another libtorch in %s", dir)
 	}
 }
 

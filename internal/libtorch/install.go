@@ -190,6 +190,13 @@ func (in *installer) inspect(ctx context.Context) (Source, error) {
 	if err != nil {
 		return s, err
 	}
+	pinned := s.Key == s.Version
+	damaged := func(err error) error {
+		if pinned {
+			return fmt.Errorf("%w: %w", ErrNotInstalled, err)
+		}
+		return fmt.Errorf("%w: install %s again; setup does not change it", err, s.From)
+	}
 	var stamp torchStamp
 	if err := intact.Read(s.Root, &stamp); err != nil {
 		// Setup did not install this libtorch, so only the files' own headers can be checked.
@@ -197,15 +204,19 @@ func (in *installer) inspect(ctx context.Context) (Source, error) {
 			lib := filepath.Join(s.Lib, name)
 			for _, path := range append(intact.Closure(lib), lib) {
 				if err := intact.Library(path); err != nil {
-					return s, fmt.Errorf("%w: install %s again; setup does not change it", err, s.From)
+					return s, damaged(err)
 				}
 			}
 		}
 		return s, nil
 	}
-	if stamp.Sizes[openMPFile] == 0 && in.pinsOpenMP(s.Version) {
+	if !pinned { // one of another cache; Resolve has compared the sizes of this one's
+		if err := stamp.CheckSizes(s.Root); err != nil {
+			return s, damaged(err)
+		}
+	} else if stamp.Sizes[openMPFile] == 0 && in.pinsOpenMP(s.Version) {
 		// An earlier version of Linstock installed it.
-		return s, fmt.Errorf("%w: %w", ErrNotInstalled, &intact.Damage{Path: filepath.Join(s.Root, filepath.FromSlash(openMPFile)), What: "is missing"})
+		return s, damaged(&intact.Damage{Path: filepath.Join(s.Root, filepath.FromSlash(openMPFile)), What: "is missing"})
 	}
 	if !in.cfg.Verify || in.verified > 0 {
 		return s, nil
@@ -221,7 +232,7 @@ func (in *installer) inspect(ctx context.Context) (Source, error) {
 		return s, context.Cause(ctx)
 	}
 	if err != nil {
-		in.damage = fmt.Errorf("%w: %w", ErrNotInstalled, err)
+		in.damage = damaged(err)
 		return s, in.damage
 	}
 	in.verified = done
