@@ -18,8 +18,8 @@ import (
 	"strings"
 )
 
-// EnvStrict, if set in the environment, makes it an error if rewritten source does not compile. Otherwise such
-// a package is compiled without the rewrite.
+// EnvStrict, if set in the environment, makes it an error if a package cannot be rewritten or its rewritten source does
+// not compile. Otherwise such a package is compiled without the rewrite.
 const EnvStrict = "LINSTOCK_LASTUSE_STRICT"
 
 // IsTool reports whether a command line is one that the go command passes to -toolexec: the absolute path of a
@@ -182,11 +182,16 @@ func (c *compilation) run() (int, error) {
 	}
 	p, err := c.load()
 	if err != nil {
-		// The compiler reports syntax and type errors.
-		if os.Getenv(EnvStrict) != "" {
-			fmt.Fprintln(os.Stderr, "linstock:", err)
+		// The compiler reports syntax and type errors. If it finds none, it knows more of Go than this program.
+		if code, err := plain(c.args); code != 0 || err != nil {
+			return code, err
 		}
-		return plain(c.args)
+		err = fmt.Errorf("package %s is compiled without releases: %w; the compiler finds no error: build linstock with the compiler's version of Go", c.path, err)
+		if os.Getenv(EnvStrict) != "" {
+			return 1, err
+		}
+		fmt.Fprintln(os.Stderr, "linstock:", err)
+		return 0, nil
 	}
 	p.Imports = imported
 	own, sources, err := c.rewrite(p)
@@ -226,24 +231,29 @@ func (c *compilation) run() (int, error) {
 	return 0, appendEntry(c.output, data)
 }
 
-// rewrite analyses the package and returns its facts and its rewritten sources. A panic is an error: the package compiles
-// without the rewrite.
-func (c *compilation) rewrite(p *Package) (own Facts, sources [][]byte, err error) {
-	if os.Getenv(EnvStrict) == "" {
-		defer func() {
-			if r := recover(); r != nil {
-				err = fmt.Errorf("the analysis failed: %v: this is a bug in linstock go", r)
-			}
-		}()
+// recovered, deferred, turns a panic into an error with the given message: the package compiles without the rewrite.
+func recovered(err *error, message string) {
+	if os.Getenv(EnvStrict) != "" {
+		return // the panic shows where it happened
 	}
+	if r := recover(); r != nil {
+		*err = fmt.Errorf(message, r)
+	}
+}
+
+// rewrite analyses the package and returns its facts and its rewritten sources.
+func (c *compilation) rewrite(p *Package) (own Facts, sources [][]byte, err error) {
+	defer recovered(&err, "the analysis failed: %v: this is a bug in linstock go")
 	own = p.Analyze()
 	sources, _ = p.Rewrite(c.archives[tensorPath] != "")
 	return own, sources, nil
 }
 
-// load parses and type-checks the files of the compilation.
-func (c *compilation) load() (*Package, error) {
-	p := &Package{Fset: token.NewFileSet(), Info: NewInfo()}
+// load parses and type-checks the files of the compilation. The reader of export data panics if it does not know the
+// version.
+func (c *compilation) load() (p *Package, err error) {
+	defer recovered(&err, "its imports cannot be read: %v")
+	p = &Package{Fset: token.NewFileSet(), Info: NewInfo()}
 	for _, name := range c.args[c.files:] {
 		src, err := os.ReadFile(name)
 		if err != nil {
@@ -260,7 +270,6 @@ func (c *compilation) load() (*Package, error) {
 		arch = runtime.GOARCH
 	}
 	conf := types.Config{Importer: renaming{importer.ForCompiler(p.Fset, "gc", c.open), c}, GoVersion: c.lang, Sizes: types.SizesFor("gc", arch)}
-	var err error
 	p.Types, err = conf.Check(c.path, p.Fset, p.Files, p.Info)
 	return p, err
 }

@@ -1,12 +1,15 @@
 package lastuse
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"go/parser"
 	"go/token"
 	"go/types"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -351,6 +354,87 @@ func TestFactsInArchives(t *testing.T) {
 	if err != nil || string(again) != string(data) {
 		t.Errorf("equal facts are other bytes (%v)", err)
 	}
+}
+
+// TestOtherGo tests that a package which this program cannot read, as if the compiler were of a newer version of Go, is
+// compiled without releases, and that this is reported.
+func TestOtherGo(t *testing.T) {
+	const library = "github.com/linstock-ml/linstock/tensor"
+	out, err := exec.Command("go", "list", "-export", "-f", "{{.Export}}", library).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	export := strings.TrimSpace(string(out))
+	data, err := os.ReadFile(export)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin = "\n$$B\nu" // before the version of the export data
+	at := bytes.Index(data, []byte(begin))
+	if at < 0 {
+		t.Fatalf("no export data in %s", export)
+	}
+	data[at+len(begin)] = 0x7f
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	newer := write("newer.a", string(data))
+	source := write("p.go", "package p\n\nimport \""+library+"\"\n\nvar X *tensor.Tensor\n")
+	for _, c := range []struct{ name, archive, lang, want string }{
+		{"the language", export, "go1.99", "package requires newer Go version go1.99"},
+		{"the export data", newer, "go1.26", "its imports cannot be read: "},
+	} {
+		config := write("importcfg", "packagefile "+library+"="+c.archive+"\n")
+		for _, r := range []struct {
+			strict         string
+			compiler, want int // exit codes
+			reported       bool
+		}{
+			{"", 0, 0, true},
+			{"", 2, 2, false}, // the compiler has said what is wrong
+			{"1", 0, 1, true},
+		} {
+			if r.strict != "" && c.archive == newer {
+				continue // it panics, to show where
+			}
+			t.Setenv(EnvStrict, r.strict)
+			compiler := write("compile", fmt.Sprintf("#!/bin/sh\nexit %d\n", r.compiler))
+			var code int
+			said := stderr(t, func() {
+				code = RunTool([]string{compiler, "-o", filepath.Join(dir, "p.a"), "-p", "p", "-lang=" + c.lang, "-importcfg", config, source})
+			})
+			reported := strings.Contains(said, "package p is compiled without releases: ") && strings.Contains(said, c.want)
+			if code != r.want || reported != r.reported || !r.reported && said != "" {
+				t.Errorf("%s, %+v: exit code %d, %q", c.name, r, code, said)
+			}
+		}
+	}
+}
+
+// stderr returns what f writes to os.Stderr: less than a pipe holds.
+func stderr(t *testing.T, f func()) string {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	old := os.Stderr
+	os.Stderr = w
+	f()
+	os.Stderr = old
+	_ = w.Close()
+	out, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
 }
 
 // Analyze takes time in proportion to the length of a chain of calls, also if the callers stand first.
