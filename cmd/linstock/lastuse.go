@@ -86,7 +86,7 @@ For a script or an editor that runs go itself:
 // interrupt key, which the terminal sends to both.
 func runWithSignals(run *exec.Cmd) error {
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGHUP)
+	notify(signals, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
 	if err := run.Start(); err != nil {
 		return err

@@ -40,7 +40,7 @@ func run() int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	go func() {
 		<-signals
 		cancel(errInterrupted)
@@ -62,6 +62,15 @@ func run() int {
 		return int(code)
 	}
 	return 1
+}
+
+// notify is signal.Notify without the signals that this process has ignored since its start, as SIGHUP after nohup.
+func notify(c chan<- os.Signal, signals ...os.Signal) {
+	for _, s := range signals {
+		if !signal.Ignored(s) {
+			signal.Notify(c, s)
+		}
+	}
 }
 
 // execute runs the command. It also fails if the output could not be written, because a script would take partial

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -465,6 +466,24 @@ func TestSignalsArePassed(t *testing.T) {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
 		t.Errorf("got %v, want the end by SIGTERM", err)
+	}
+}
+
+// TestNohup tests that signals which this process was started to ignore end neither it nor the go command.
+func TestNohup(t *testing.T) {
+	signal.Ignore(syscall.SIGHUP)
+	defer signal.Reset(syscall.SIGHUP)
+	run := exec.Command("sh", "-c", `kill -HUP $PPID; kill -HUP $$; sleep 0.1; echo survived`)
+	out := &bytes.Buffer{}
+	run.Stdout = out
+	if err := runWithSignals(run); err != nil || out.String() != "survived\n" {
+		t.Errorf("got %v, %q", err, out)
+	}
+	signals := make(chan os.Signal, 1)
+	defer signal.Stop(signals)
+	notify(signals, syscall.SIGHUP)
+	if !signal.Ignored(syscall.SIGHUP) {
+		t.Error("SIGHUP is no longer ignored")
 	}
 }
 
