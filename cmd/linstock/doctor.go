@@ -53,7 +53,12 @@ the command that fixes it.`,
   LINSTOCK_TORCH=2.11.0 linstock doctor`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !report(cmd.OutOrStdout(), examine(cmd.Context())) {
+			ctx := cmd.Context()
+			findings := examine(ctx)
+			if ctx.Err() != nil { // what was interrupted looks broken
+				return context.Cause(ctx)
+			}
+			if !report(cmd.OutOrStdout(), findings) {
 				return errReported
 			}
 			return nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -211,6 +212,20 @@ func standIn(t *testing.T, dir string) (shim string, data []byte) {
 		t.Fatal(err)
 	}
 	return filepath.Join(locate.ShimDir(dir, hash, locate.DefaultTorch), locate.LibName()), data
+}
+
+// TestDoctorInterrupted tests that doctor reports nothing as broken that Ctrl-C has ended.
+func TestDoctorInterrupted(t *testing.T) {
+	isolated(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errInterrupted)
+	var out bytes.Buffer
+	root := newRoot()
+	root.SetOut(&out)
+	root.SetArgs([]string{"doctor"})
+	if err := root.ExecuteContext(ctx); !errors.Is(err, errInterrupted) || out.Len() > 0 {
+		t.Errorf("got %v, want %v\n%s", err, errInterrupted, &out)
+	}
 }
 
 // TestDoctorOfADeath tests the remedies if the probe's process dies.
