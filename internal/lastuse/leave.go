@@ -26,15 +26,46 @@ func (b *body) leaveBy(st *state, ev *event, out *output) {
 	b.resultFacts(st, vals)
 	if b.breach != nil {
 		for _, e := range ev.ret.Results {
-			if sel, ok := ast.Unparen(e).(*ast.SelectorExpr); ok {
-				if v, ok := b.pkg.Info.Uses[sel.Sel].(*types.Var); ok && v.IsField() {
-					b.breach(e.Pos(), true, sel.Sel.Name)
-				}
+			if name := b.keptIn(e); name != "" {
+				b.breach(e.Pos(), true, name)
 			}
 		}
 	}
 	if out != nil && ev.before.IsValid() {
 		out.leave(st, ev, vals)
+	}
+}
+
+// keptIn returns the name of the field or variable in which a layer keeps e: a field of the receiver, a package
+// variable, or what one of them holds. It returns "" for all others: what a local variable holds may have been made in
+// this call.
+func (b *body) keptIn(e ast.Expr) (name string) {
+	for {
+		switch x := ast.Unparen(e).(type) {
+		case *ast.SelectorExpr:
+			if name == "" {
+				name = x.Sel.Name
+			}
+			e = x.X
+		case *ast.IndexExpr:
+			e = x.X
+		case *ast.StarExpr:
+			e = x.X
+		case *ast.Ident:
+			obj := b.pkg.Info.Uses[x]
+			if _, ok := obj.(*types.PkgName); ok || obj == b.params[0] {
+				return name
+			}
+			if v, ok := obj.(*types.Var); !ok || v.Parent() != v.Pkg().Scope() {
+				return ""
+			}
+			if name == "" {
+				name = x.Name
+			}
+			return name
+		default:
+			return ""
+		}
 	}
 }
 

@@ -26,6 +26,42 @@ func (c *cache) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return x.Mul(2)
 }
 
+var zeros []*tensor.Tensor
+
+type table struct {
+	rows  []*tensor.Tensor
+	inner struct{ named map[string]*tensor.Tensor }
+}
+
+func (t *table) Forward(x *tensor.Tensor) *tensor.Tensor {
+	switch len(t.rows) {
+	case 0:
+		return zeros[0] // want `Forward returns the tensor in zeros, which the layer keeps`
+	case 1:
+		return t.rows[0] // want `Forward returns the tensor in rows, which the layer keeps`
+	}
+	return (*t).inner.named["x"] // want `Forward returns the tensor in named, which the layer keeps`
+}
+
+type state struct {
+	h   *tensor.Tensor
+	all []*tensor.Tensor
+}
+
+type recurrent struct{}
+
+// What a local variable holds may have been made in this call.
+func (recurrent) Forward(x *tensor.Tensor) *tensor.Tensor {
+	s := state{h: x.Mul(2)}
+	for range 3 {
+		s = state{h: s.h.Add(x), all: []*tensor.Tensor{s.h}}
+	}
+	if len(s.all) > 1 {
+		return s.all[0]
+	}
+	return s.h
+}
+
 type good struct{ last *tensor.Tensor }
 
 func (g *good) Forward(x *tensor.Tensor) *tensor.Tensor {
