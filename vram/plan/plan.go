@@ -47,11 +47,11 @@
 // A plan collects garbage before operators, as the default policy does, so that a tensor that the program has lost is not
 // live. In a program that allocates faster than sweeps pay for, or with [vram.Off], the peak is higher.
 //
-// Tensors made before New are counted only if they belong to the model or the optimizer; make the step's inputs in it. Which
-// operators run is decided as on the CPU: attention does not keep its weights, an LSTM is oneDNN's. The copies that
-// oneDNN makes for convolutions and LSTMs are counted with measured sizes. Other scratch memory, and that of cuBLAS and
-// cuDNN, is not counted. The allocator's cache and fragmentation are not counted (on the CPU the cache is bounded by a
-// quarter of the peak).
+// Tensors made before New are counted only if they belong to the model, its gradients or the optimizer; make the step's
+// inputs in it. Which operators run is decided as on the CPU: attention does not keep its weights, an LSTM is oneDNN's.
+// The copies that oneDNN makes for convolutions and LSTMs are counted with measured sizes. Other scratch memory, and
+// that of cuBLAS and cuDNN, is not counted. The allocator's cache and fragmentation are not counted (on the CPU the
+// cache is bounded by a quarter of the peak).
 //
 // For the twelve models of make bench-peak, with small batches, a plan is 0.93 to 1.09 times the measured peak above
 // what is live between steps (TestPlan of tests/bench/peak).
@@ -174,18 +174,16 @@ func once(op string, model any, optimizer *optim.Optimizer, batch int, step func
 			p.frozen += int64(x.Tensor.Numel())
 		}
 	}
-	outside := r.kept
 	r.claimState(optimizer)
-	outside = append(outside, r.kept[len(outside):]...)
 	if err := r.run(params, optimizer, func() error { return step(batch) }); err != nil {
 		return nil, fmt.Errorf("linstock: %s: the step with batch %d: %w", op, batch, err)
 	}
-	p.fill(r, outside)
+	p.fill(r)
 	return p, nil
 }
 
-// fill computes the peak and what is live there. outside are the blocks that the recording does not have.
-func (p *Plan) fill(r *recorder, outside []kept) {
+// fill computes the peak and what is live there.
+func (p *Plan) fill(r *recorder) {
 	events := make([]int64, r.totals.Position)
 	var backward []int64 // positions at which backward passes allocate
 	for _, b := range r.blocks {
@@ -210,7 +208,7 @@ func (p *Plan) fill(r *recorder, outside []kept) {
 		parts[name] = &Part{Name: name, ByDType: map[tensor.DType]int64{}}
 	}
 	base := int64(0)
-	for _, k := range outside {
+	for _, k := range r.kept {
 		parts[k.part].add(k.bytes, int32(k.dtype))
 		base += k.bytes
 	}
@@ -254,6 +252,7 @@ func (p *Part) add(bytes int64, dtype int32) {
 
 // kept is a block that exists outside of the recording.
 type kept struct {
+	name  uint64
 	part  string
 	bytes int64
 	dtype tensor.DType
@@ -263,7 +262,7 @@ type kept struct {
 type recorder struct {
 	part   map[uint64]string // by the storage's name
 	dtype  map[uint64]tensor.DType
-	kept   []kept // claimed, and not recorded when they were
+	kept   []kept // claimed before the recording, which does not have them
 	blocks []cshim.PlanBlock
 	ops    map[uint32]string
 	totals cshim.PlanTotals
@@ -279,8 +278,29 @@ func (r *recorder) claim(part string, t *tensor.Tensor) {
 	}
 	r.part[name], r.dtype[name] = part, t.DType()
 	if !r.began {
-		r.kept = append(r.kept, kept{part, cshim.PlanRounded(bytes), t.DType()})
+		r.kept = append(r.kept, kept{name, part, cshim.PlanRounded(bytes), t.DType()})
 	}
+}
+
+// claimGradients claims the gradients that parameters have and returns the names of their storages.
+func (r *recorder) claimGradients(params []nn.Named) (names map[uint64]bool, err error) {
+	ts := make([]*tensor.Tensor, len(params))
+	for i, p := range params {
+		ts[i] = p.Tensor
+	}
+	names = map[uint64]bool{}
+	err = tensor.WithScope(func() error {
+		grads, err := tensor.Grads(ts)
+		for _, g := range grads {
+			if g != nil {
+				r.claim(vram.Gradients, g)
+				name, _ := handle.Storage(g)
+				names[name] = true
+			}
+		}
+		return err
+	})
+	return names, err
 }
 
 // claimState claims the tensors of an optimizer.

@@ -337,6 +337,41 @@ func TestWithin(t *testing.T) {
 	}
 }
 
+// The gradients that parameters have before a plan count in it, unless the step replaces them.
+func TestPlanWithGradients(t *testing.T) {
+	leak.Check(t)
+	const width, batch = 256, 1 // without remedies, New runs the step twice
+	for name, zero := range map[string]func(*optim.Optimizer, []*tensor.Tensor) error{
+		"accumulated":     func(*optim.Optimizer, []*tensor.Tensor) error { return nil },
+		"zeroed in place": func(_ *optim.Optimizer, params []*tensor.Tensor) error { return tensor.ZeroGrads(params, false) },
+		"replaced":        func(opt *optim.Optimizer, _ []*tensor.Tensor) error { opt.ZeroGrad(); return nil },
+	} {
+		model, opt, _ := classifier(t, width)
+		step := func(batch int) error {
+			x, y := tensor.Empty([]int{batch, width}, tensor.Meta), tensor.Empty([]int{batch}, tensor.Int64, tensor.Meta)
+			if err := zero(opt, nn.Parameters(model)); err != nil {
+				return err
+			}
+			if err := nn.CrossEntropy(model.Forward(x), y).Backward(); err != nil {
+				return err
+			}
+			return opt.Step()
+		}
+		first, err := plan.New(model, opt, batch, step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := plan.New(model, opt, batch, step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		is, want := second.Part(vram.Gradients).Bytes, first.Part(vram.Gradients).Bytes
+		if second.Peak != first.Peak || is != want || want < 4*first.Parameters {
+			t.Errorf("%s: peaks of %d and %d bytes, gradients of %d and %d", name, first.Peak, second.Peak, want, is)
+		}
+	}
+}
+
 // Other goroutines may free what the step has made.
 func TestFreesElsewhere(t *testing.T) {
 	leak.Check(t)

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -39,6 +40,9 @@ func (r *recorder) run(params []nn.Named, optimizer *optim.Optimizer, step func(
 		}
 		defer remove()
 	}
+	if _, err := r.claimGradients(params); err != nil {
+		return err
+	}
 	if err := vram.Collect(); err != nil { // what is garbage now is not the step's
 		return err
 	}
@@ -48,10 +52,18 @@ func (r *recorder) run(params []nn.Named, optimizer *optim.Optimizer, step func(
 	defer cshim.PlanEnd()
 	r.began = true
 	defer collectOften()()
-	for range 2 {
+	for i := range 2 {
 		r.second = cshim.PlanRead().Position
 		if err := tensor.WithScope(step); err != nil {
 			return err
+		}
+		if i == 0 {
+			names, err := r.claimGradients(params)
+			if err != nil {
+				return err
+			}
+			// Gradients that the step replaces are recorded in the second run, which begins with those of the first.
+			r.kept = slices.DeleteFunc(r.kept, func(k kept) bool { return k.part == vram.Gradients && !names[k.name] })
 		}
 		r.claimState(optimizer)
 		for _, c := range reclaim.Categories() {
