@@ -46,8 +46,10 @@ lint() {
   gofmt_clean() { gofmt -l $(git ls-files --cached --others --exclude-standard '*.go'); }
   clang_format_clean() {
     if [ ! -x build/tools/bin/clang-format ]; then
-      { python3 -m venv build/tools && build/tools/bin/pip install -q clang-format==18.1.8; } >build/test/pip.log 2>&1 ||
-        { cat build/test/pip.log; echo "no virtual environment could be made; install it with: apt-get install python3-venv"; return 1; }
+      # Without a virtual environment, for which Debian's Python needs one more package.
+      { python3 -m pip install -q --upgrade --target build/tools/python clang-format==18.1.8 && mkdir -p build/tools/bin &&
+        ln -sf ../python/clang_format/data/bin/clang-format build/tools/bin/clang-format; } >build/test/pip.log 2>&1 ||
+        { cat build/test/pip.log; echo "pip did not install clang-format"; return 1; }
     fi
     build/tools/bin/clang-format --style=file:cshim/.clang-format --dry-run --Werror \
       $(git ls-files --cached --others --exclude-standard 'cshim/*.cpp' 'cshim/*.h' 'cshim/*.c' 'tests/*.cpp' 'tests/*.h' 'tests/*.c' | grep -v '_gen\.')
@@ -138,9 +140,9 @@ cgocheck() {
 cppbuild() { # cppbuild DIR TARGET OPTIONS…
   local dir=$1 target=$2
   shift 2
-  need cmake cmake && need ninja ninja-build || return 1
-  cmake -S cshim -B "$dir" -G Ninja -DLINSTOCK_TORCH_ROOT="$root" -DLINSTOCK_BUILD_TESTS=ON "$@" >"$dir.log" 2>&1 &&
-    ninja -C "$dir" "$target" >>"$dir.log" 2>&1 || { tail -40 "$dir.log"; return 1; }
+  need cmake cmake || return 1
+  cmake -S cshim -B "$dir" -DLINSTOCK_TORCH_ROOT="$root" -DLINSTOCK_BUILD_TESTS=ON "$@" >"$dir.log" 2>&1 &&
+    cmake --build "$dir" --target "$target" --parallel "$(nproc)" >>"$dir.log" 2>&1 || { tail -40 "$dir.log"; return 1; }
 }
 
 cpptest() { # cpptest DIR
@@ -181,7 +183,7 @@ thread() {
 
 # libtorch's CUDA part with its real allocator, over a fake CUDA runtime: lifetimes, limits, faults.
 fakecuda() {
-  need cmake cmake && need ninja ninja-build || return 1
+  need cmake cmake || return 1
   LINSTOCK_TORCH=$version LINSTOCK_TEST_FAKECUDA=1 gotest fakecuda -count=1 -timeout 20m ./tests/fakecuda/...
 }
 

@@ -5,6 +5,7 @@ cd "$(dirname "$0")/../.."
 eval "$(go run ./cmd/linstock env)"
 dir=build/test/cpp-${LINSTOCK_TORCH:-$(tail -n 1 internal/locate/versions.txt)}
 mkdir -p build/test
-{ cmake -S cshim -B "$dir" -G Ninja -DLINSTOCK_TORCH_ROOT="${LIBTORCH:?run: make setup}" -DLINSTOCK_CORE="$LINSTOCK_LIB" -DLINSTOCK_BUILD_TESTS=ON && ninja -C "$dir" cshim_fuzz; } >"$dir.log" 2>&1 ||
+{ cmake -S cshim -B "$dir" -DLINSTOCK_TORCH_ROOT="${LIBTORCH:?run: make setup}" -DLINSTOCK_CORE="$LINSTOCK_LIB" -DLINSTOCK_BUILD_TESTS=ON &&
+  cmake --build "$dir" --target cshim_fuzz --parallel "$(nproc)"; } >"$dir.log" 2>&1 ||
   { tail -40 "$dir.log"; exit 1; }
 exec "$dir/tests/cshim_fuzz" "$@"

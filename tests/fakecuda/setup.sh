@@ -41,8 +41,8 @@ PY
 
   # The shim of the last setup is reused: it is the same with and without CUDA.
   core=$(unset LIBTORCH LINSTOCK_LIB; export LINSTOCK_TORCH=$version; eval "$(go run ./cmd/linstock env)"; echo "${LINSTOCK_LIB:-}")
-  cmake -S cshim -B "$out/shim" -G Ninja -DLINSTOCK_TORCH_ROOT="$out/libtorch" -DLINSTOCK_CUDA=ON -DLINSTOCK_CORE="$core" >"$out/shim.log" &&
-    ninja -C "$out/shim" -j "${FAKECUDA_JOBS:-2}" >>"$out/shim.log" || { cat "$out/shim.log"; exit 1; }
+  cmake -S cshim -B "$out/shim" -DLINSTOCK_TORCH_ROOT="$out/libtorch" -DLINSTOCK_CUDA=ON -DLINSTOCK_CORE="$core" >"$out/shim.log" &&
+    cmake --build "$out/shim" --parallel "${FAKECUDA_JOBS:-2}" >>"$out/shim.log" || { cat "$out/shim.log"; exit 1; }
   # Laid out as a bundle, so that the shim finds this libtorch first.
   mkdir -p "$out/lib"
   ln -sfn "$out/libtorch/torch" "$out/lib/torch"
