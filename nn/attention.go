@@ -3,6 +3,7 @@ package nn
 import (
 	"cmp"
 	"math"
+	"slices"
 
 	"github.com/linstock-ml/linstock/internal/free"
 	"github.com/linstock-ml/linstock/internal/refuse"
@@ -282,17 +283,30 @@ func (a *MultiheadAttention) ready(in []*tensor.Tensor, masks Masks) (int, error
 		return 0, nilModule(op)
 	}
 	dims := 0
+	shapes := make([][]int, len(in))
 	for i, x := range in {
 		if err := refuse.Unusable(op, "", x); err != nil {
 			return 0, err
 		}
 		shape := x.Shape()
+		shapes[i] = shape
 		if i == 0 {
 			dims = len(shape)
 		}
 		if len(shape) != dims || dims < 2 || dims > 3 || a.Heads < 1 || i == 0 && shape[dims-1]%a.Heads != 0 {
 			return 0, refuse.Error(op, tensor.ErrArgument, "query, key and value must all have 3 dimensions or all 2, and the last of query must be divisible by %[2]d heads, got %[1]v", shape, a.Heads)
 		}
+	}
+	q, k, v := shapes[0], shapes[1], shapes[2]
+	if !slices.Equal(k[:dims-1], v[:dims-1]) {
+		return 0, refuse.Error(op, tensor.ErrArgument, "key and value must have the same length and batch, got the shapes %v and %v", k, v)
+	}
+	batch := 1
+	if a.batchFirst {
+		batch = 0
+	}
+	if dims == 3 && q[batch] != k[batch] {
+		return 0, refuse.Error(op, tensor.ErrArgument, "query and key must have the same batch, got the shapes %v and %v", q, k)
 	}
 	for i, m := range []*tensor.Tensor{masks.Attn, masks.KeyPadding} {
 		if m == nil {
@@ -520,7 +534,7 @@ func (a *MultiheadAttention) split(in []*tensor.Tensor, unbatched bool) ([]*tens
 	}
 	q, k, v := parts[0], parts[1], parts[2]
 	length, batch, width, source := q.Size(0), q.Size(1), q.Size(2), k.Size(0)
-	if k.Size(1) != batch || v.Size(1) != batch || v.Size(0) != source || k.Size(2) != width || v.Size(2) != width || width%a.Heads != 0 {
+	if k.Size(2) != width || v.Size(2) != width || width%a.Heads != 0 {
 		return nil, refuse.Error("MultiheadAttention", tensor.ErrArgument, "query, key and value have the shapes %v, %v and %v", in[0].Shape(), in[1].Shape(), in[2].Shape())
 	}
 	heads, each := batch*a.Heads, width/a.Heads

@@ -766,6 +766,60 @@ func TestAttentionOfNothing(t *testing.T) {
 	}
 }
 
+// TestAttentionOfDifferentBatches tests that attention refuses a query, key and value whose batches or lengths do not
+// match, and a Transformer a source and a target whose batches do not, also where one of them is 1.
+func TestAttentionOfDifferentBatches(t *testing.T) {
+	leak.Check(t)
+	apart := []nn.Option{nn.KDim(8), nn.VDim(6)}
+	for what, opts := range map[string][]nn.Option{"plain": nil, "batch first": {nn.BatchFirst()}, "VDim": apart, "VDim, batch first": append(apart, nn.BatchFirst())} {
+		a := nn.NewMultiheadAttention(8, 2, opts...)
+		first, width := strings.Contains(what, "first"), 8
+		if strings.Contains(what, "VDim") {
+			width = 6
+		}
+		err := tensor.WithScope(func() error {
+			zeros := func(length, batch, width int) *tensor.Tensor {
+				if first {
+					length, batch = batch, length
+				}
+				return tensor.Zeros([]int{length, batch, width})
+			}
+			for _, c := range [][3][2]int{{{4, 3}, {5, 3}, {5, 3}}, {{4, 3}, {5, 1}, {5, 1}}, {{4, 1}, {5, 3}, {5, 3}}, {{4, 3}, {5, 3}, {5, 1}}, {{4, 3}, {1, 3}, {5, 3}}, {{4, 2}, {5, 3}, {5, 3}}} {
+				q, k, v := zeros(c[0][0], c[0][1], 8), zeros(c[1][0], c[1][1], 8), zeros(c[2][0], c[2][1], width)
+				y := a.Attend(q, k, v, nn.Masks{})
+				z, weights := a.AttendWeights(q, k, v, nn.Masks{}, false)
+				for _, err := range []error{y.Err(), z.Err(), weights.Err()} {
+					if fits := c[1] == c[2] && c[0][1] == c[1][1]; (err == nil) != fits || err != nil && !errors.Is(err, tensor.ErrArgument) {
+						t.Errorf("%s, lengths and batches %v: %v", what, c, err)
+					}
+				}
+			}
+			if err := a.Attend(tensor.Zeros([]int{4, 8}), tensor.Zeros([]int{5, 8}), tensor.Zeros([]int{1, width}), nn.Masks{}).Err(); !errors.Is(err, tensor.ErrArgument) {
+				t.Errorf("%s, without a batch: %v", what, err)
+			}
+			return a.Attend(tensor.Zeros([]int{4, 8}), tensor.Zeros([]int{5, 8}), tensor.Zeros([]int{5, width}), nn.Masks{}).Err()
+		})
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		nn.Release(a)
+	}
+	m := nn.NewTransformer(8, 2, nn.EncoderLayers(1), nn.DecoderLayers(1), nn.FeedForward(4))
+	defer nn.Release(m)
+	err := tensor.WithScope(func() error {
+		source, target := tensor.Zeros([]int{5, 3, 8}), tensor.Zeros([]int{4, 1, 8})
+		for _, y := range tensors(m.Forward(source, target), m.Forward(target, source), m.Decoder.Forward(target, source)) {
+			if !errors.Is(y.Err(), tensor.ErrArgument) {
+				t.Errorf("a Transformer of other batches: %v", y.Err())
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestSpectralNormOfAVector tests the old form on a vector, whose norm it divides by. PyTorch's gives [0.6 0.8], too.
 func TestSpectralNormOfAVector(t *testing.T) {
 	leak.Check(t)
