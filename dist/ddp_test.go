@@ -607,6 +607,26 @@ func TestSyncBatchNorm(t *testing.T) {
 	}
 }
 
+// TestSyncBatchNormOfPruned tests that a pruned BatchNorm takes its statistics over all ranks, too.
+func TestSyncBatchNormOfPruned(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		n := nn.NewBatchNorm1d(2, nn.Momentum(1))
+		m := nn.NewSequential(nn.PruneIdentity(n, "weight"))
+		defer nn.Release(m)
+		if count, err := dist.ConvertSyncBatchNorm(g, m); err != nil || count != 1 {
+			return fmt.Errorf("%d modules, %w", count, err)
+		}
+		if err := m.Forward(tensor.Full([]int{3, 2}, float64(g.Rank()))).Err(); err != nil {
+			return err
+		}
+		if mean, err := n.RunningMean.Sum().Item(); err != nil || mean != 1 {
+			t.Errorf("the means of both channels add up to %v, want 1: %v", mean, err)
+		}
+		return nil
+	})
+}
+
 // TestDDPSyncBatchNorm compares 50 losses of ranks that train a convolutional network with a DDP and ConvertSyncBatchNorm with those
 // of the whole batches in one process: PyTorch has the module for CUDA only.
 func TestDDPSyncBatchNorm(t *testing.T) {

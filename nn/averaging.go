@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"reflect"
 	"slices"
 
 	"github.com/linstock-ml/linstock/autograd"
@@ -228,28 +229,21 @@ func UpdateBN(m any, f func() error) error {
 	if err := Check(m); err != nil {
 		return err
 	}
-	var norms []*batchNorm
+	norms := batchNorms(m)
+	if len(norms) == 0 {
+		return nil
+	}
 	type mode interface {
 		Training() bool
 		SetTraining(on bool)
 	}
 	evaluating := []mode{}
-	for _, n := range NamedModules(m) {
-		if mod, ok := n.Module.(mode); ok && !mod.Training() {
-			evaluating = append(evaluating, mod)
+	w := walker{once: true, module: func(m any) { // those of Train
+		if l, ok := m.(mode); ok && !l.Training() {
+			evaluating = append(evaluating, l)
 		}
-		switch l := n.Module.(type) {
-		case *BatchNorm1d:
-			norms = append(norms, (*batchNorm)(l))
-		case *BatchNorm2d:
-			norms = append(norms, (*batchNorm)(l))
-		case *BatchNorm3d:
-			norms = append(norms, (*batchNorm)(l))
-		}
-	}
-	if len(norms) == 0 {
-		return nil
-	}
+	}}
+	w.walk(reflect.ValueOf(m), "")
 	return autograd.NoGrad(func() error {
 		for _, b := range norms {
 			if b.RunningMean == nil || b.RunningVar == nil || b.NumBatchesTracked == nil {

@@ -171,3 +171,34 @@ func TestUpdateBN(t *testing.T) {
 		t.Errorf("a model without BatchNorm: %v", err)
 	}
 }
+
+// TestUpdateBNOfPruned tests that a pruned BatchNorm gets the same statistics as one that is not, and its mode back.
+func TestUpdateBNOfPruned(t *testing.T) {
+	leak.Check(t)
+	norm, pruned := nn.NewBatchNorm1d(2), nn.NewBatchNorm1d(2)
+	p := nn.PruneIdentity(pruned, "weight")
+	both := []any{norm, p}
+	defer nn.Release(both)
+	nn.Eval(p)
+	err := tensor.WithScope(func() error {
+		err := nn.UpdateBN(both, func() error {
+			for i := range 3 {
+				x := tensor.Linspace(-1, 2, 8).Reshape(4, 2).Mul(i + 1)
+				if err := errors.Join(norm.Forward(x).Err(), p.Forward(x).Err()); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		golden.Exact(t, "the mean", pruned.RunningMean, data(t, norm.RunningMean))
+		golden.Exact(t, "the variance", pruned.RunningVar, data(t, norm.RunningVar))
+		golden.Exact(t, "the batches", pruned.NumBatchesTracked, []float64{3})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !norm.Training() || pruned.Training() {
+		t.Error("the modes differ from those before")
+	}
+}

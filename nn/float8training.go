@@ -61,7 +61,7 @@ func ConvertToFloat8Training(m any, recipe Float8Recipe, filter func(name string
 	}
 	var names []string
 	for _, n := range NamedModules(m) {
-		l, ok := n.Module.(*Linear)
+		l, ok := unparametrized(n.Module).(*Linear)
 		if !ok || !filter(n.Name, l) {
 			continue
 		}

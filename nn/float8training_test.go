@@ -199,6 +199,12 @@ func TestConvertToFloat8Training(t *testing.T) {
 			t.Errorf("recipe %d: %v", bad, err)
 		}
 	}
+	inside := nn.NewLinear(16, 16)
+	normed := nn.NewSequential(nn.WeightNorm(inside, "weight"))
+	defer nn.Release(normed)
+	if names, err := nn.ConvertToFloat8Training(normed, nn.Float8RowWise, nil); fmt.Sprint(names) != "[0]" || err != nil || inside.Float8 != nn.Float8RowWise {
+		t.Errorf("a Linear with weight norm: %v, %v", names, err)
+	}
 	if names, err := nn.ConvertToFloat8Training(nil, nn.Float8RowWise, nil); len(names) != 0 || err != nil {
 		t.Errorf("nil has the layers %v, %v", names, err)
 	}

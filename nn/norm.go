@@ -143,24 +143,28 @@ type normalize = func(x, weight, bias, runningMean, runningVar *tensor.Tensor, m
 
 func init() {
 	// For dist.ConvertSyncBatchNorm.
-	handle.SetBatchNorm = func(model any, f normalize) (n int) {
-		for _, m := range NamedModules(model) {
-			var b *batchNorm
-			switch m := m.Module.(type) {
-			case *BatchNorm1d:
-				b = (*batchNorm)(m)
-			case *BatchNorm2d:
-				b = (*batchNorm)(m)
-			case *BatchNorm3d:
-				b = (*batchNorm)(m)
-			default:
-				continue
-			}
+	handle.SetBatchNorm = func(model any, f normalize) int {
+		all := batchNorms(model)
+		for _, b := range all {
 			b.overRanks = f
-			n++
 		}
-		return n
+		return len(all)
 	}
+}
+
+// batchNorms returns the BatchNorm1d, BatchNorm2d and BatchNorm3d of m.
+func batchNorms(m any) (all []*batchNorm) {
+	for _, n := range NamedModules(m) {
+		switch b := unparametrized(n.Module).(type) {
+		case *BatchNorm1d:
+			all = append(all, (*batchNorm)(b))
+		case *BatchNorm2d:
+			all = append(all, (*batchNorm)(b))
+		case *BatchNorm3d:
+			all = append(all, (*batchNorm)(b))
+		}
+	}
+	return all
 }
 
 func newBatchNorm(op string, channels int, opts []Option) *batchNorm {

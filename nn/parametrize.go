@@ -391,6 +391,14 @@ func (p *Parametrized) list(name string) *ParametrizationList {
 	return nil
 }
 
+// unparametrized returns the layer in a Parametrized, which stands for it in NamedModules, or else m.
+func unparametrized(m any) any {
+	if p, ok := m.(*Parametrized); ok {
+		return p.Layer
+	}
+	return m
+}
+
 // Err returns the error of the function that made p, or nil.
 func (p *Parametrized) Err() error {
 	if p == nil {
