@@ -17,16 +17,19 @@ import (
 //	model.Forward(tensor.Zeros([]int{1, 3, 32, 32})) // a dry run
 //	opt, err := optim.NewAdam(nn.Parameters(model), 1e-3)
 //
-// Before the first Forward there are no parameters: Check, and so an optimizer, Save and To, return an error. LoadStateDict
-// makes the layer from the shapes in the state. Then Module is an ordinary layer, and the Lazy has the module's state
-// names and prints like it. The first Forward draws the numbers that initialize the parameters. PyTorch: the modules of
-// torch.nn whose names begin with Lazy.
+// Before the first Forward there are no parameters: Check, and so an optimizer, Save and To, return an error, unless
+// the layer has neither parameters nor buffers. LoadStateDict makes the layer from the shapes in the state. Then Module
+// is an ordinary layer, in the mode that Train and Eval gave the Lazy, and the Lazy has the module's state names and
+// prints like it. The first Forward draws the numbers that initialize the parameters. PyTorch: the modules of torch.nn
+// whose names begin with Lazy.
 type Lazy[M Layer] struct {
+	Mode     // that in which Module is made
 	Module M `nn:".,optional"` // nil before the first Forward
 
 	mu    sync.RWMutex // guards Module in Forward
 	name  string
 	text  string // that of the layer, with 0 inputs
+	empty bool   // the layer has neither parameters nor buffers
 	make  func(in int) M
 	infer func(x *tensor.Tensor) (in int, err error)
 	load  func(shape func(name string) []int) (in int)
@@ -68,17 +71,17 @@ func newLazy[M interface {
 	comparable
 	Err() error
 }](name string, least int, opts []Option, make func(in int, opts []Option) M, infer func(x *tensor.Tensor) (int, error), load func(shape func(string) []int) int) *Lazy[M] {
-	opts = slices.Clone(opts)
+	opts = append([]Option{DType(tensor.DefaultDType())}, opts...) // that of now, not of the first Forward
 	trial := make(least, append(slices.Clip(opts), Device(tensor.Meta)))
 	defer Release(trial)
 	if err := trial.Err(); err != nil {
 		return &Lazy[M]{name: name, err: err}
 	}
 	text := strings.Replace(extraRepr(trial), strconv.Itoa(least), "0", 1) // the inputs are the first number
-	return &Lazy[M]{name: name, text: text, make: func(in int) M { return make(in, opts) }, infer: infer, load: load}
+	return &Lazy[M]{name: name, text: text, empty: len(tensors(trial)) == 0, make: func(in int) M { return make(in, opts) }, infer: infer, load: load}
 }
 
-// Err returns the error of the constructor that made l, or an error if there was no Forward yet, or nil.
+// Err returns the error of the constructor that made l, or an error if its parameters are not made yet, or nil.
 func (l *Lazy[M]) Err() error {
 	switch {
 	case l == nil:
@@ -88,7 +91,7 @@ func (l *Lazy[M]) Err() error {
 	}
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	if !l.made() {
+	if !l.made() && !l.empty {
 		return refuse.Error(l.name, tensor.ErrArgument, "it has no parameters before its first Forward")
 	}
 	return nil
@@ -123,7 +126,7 @@ func (l *Lazy[M]) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return m.Forward(x)
 }
 
-// become makes the layer, unless another goroutine did.
+// become makes the layer, in the mode of l, unless another goroutine did.
 func (l *Lazy[M]) become(in int) (M, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,6 +136,9 @@ func (l *Lazy[M]) become(in int) (M, error) {
 	m := l.make(in)
 	if e, ok := any(m).(interface{ Err() error }); ok && e.Err() != nil {
 		return l.Module, e.Err()
+	}
+	if !l.Training() {
+		Eval(m)
 	}
 	l.Module = m
 	return m, nil

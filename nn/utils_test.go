@@ -899,6 +899,82 @@ func TestLazy(t *testing.T) {
 	}
 }
 
+// TestLazyMode tests that a lazy layer is made in the mode that it was put in, by its first Forward and by a state.
+func TestLazyMode(t *testing.T) {
+	leak.Check(t)
+	forward, loaded := nn.NewLazyBatchNorm2d(), nn.NewSequential(nn.NewLazyInstanceNorm1d())
+	trained, from := nn.NewLazyBatchNorm1d(), nn.NewLazyInstanceNorm1d()
+	for _, m := range []any{forward, loaded, trained, from} {
+		defer nn.Release(m)
+	}
+	nn.Eval([]any{forward, loaded, trained})
+	nn.Train(trained)
+	err := tensor.WithScope(func() error {
+		x := tensor.Linspace(-1, 1, 24).Reshape(3, 2, 4)
+		if err := errors.Join(forward.Forward(x.Unsqueeze(3)).Err(), trained.Forward(x).Err(), from.Forward(x).Err()); err != nil {
+			return err
+		}
+		if forward.Module.Training() || !trained.Module.Training() || !from.Module.Training() {
+			t.Error("the modes are not those that were set")
+		}
+		golden.Exact(t, "batches in evaluation", forward.Module.NumBatchesTracked, []float64{0})
+		golden.Exact(t, "the mean in evaluation", forward.Module.RunningMean, []float64{0, 0})
+		state := map[string]*tensor.Tensor{}
+		for _, n := range nn.StateDict(from) {
+			state["0."+n.Name] = n.Tensor
+		}
+		if err := nn.LoadStateDict(loaded, state); err != nil {
+			return err
+		}
+		mean := data(t, from.Module.RunningMean)
+		y := loaded.Forward(x)
+		nn.Eval(from)
+		golden.Near(t, "y of a loaded state", y, data(t, from.Forward(x)), 0, 0)
+		golden.Exact(t, "the mean of a loaded state", loaded.Layers[0].(*nn.Lazy[*nn.InstanceNorm1d]).Module.RunningMean, mean)
+		return y.Err()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLazyOfNothing tests that a lazy layer that has no tensors can be saved and loaded before it is made, as in
+// PyTorch, and that a lazy layer has the default dtype of its constructor.
+func TestLazyOfNothing(t *testing.T) {
+	leak.Check(t)
+	model := nn.NewSequential(nn.NewLinear(3, 2), nn.NewLazyBatchNorm1d(nn.NoAffine(), nn.NoRunningStats()))
+	other := nn.Clone(model)
+	statistics := nn.NewLazyInstanceNorm2d(nn.NoAffine())
+	defer nn.Release([]any{model, other, statistics})
+	if err := errors.Join(nn.Check(model), nn.LoadStateDict(other, nn.StateDict(model).Map()), nn.To(other, tensor.Float64)); err != nil {
+		t.Error(err)
+	}
+	if nn.Check(statistics) == nil {
+		t.Error("running statistics are missing, and Check finds nothing")
+	}
+	early, given := nn.NewLazyLinear(2), nn.NewLazyLinear(2, nn.DType(tensor.Float32))
+	defer nn.Release([]any{early, given})
+	was := tensor.DefaultDType()
+	if err := tensor.SetDefaultDType(tensor.Float64); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := tensor.SetDefaultDType(was); err != nil {
+			t.Error(err)
+		}
+	}()
+	late := nn.NewLazyLinear(2)
+	defer nn.Release(late)
+	err := tensor.WithScope(func() error {
+		x := tensor.Ones([]int{1, 3})
+		y := other.Forward(tensor.Randn([]int{4, 3}, tensor.Float64))
+		return errors.Join(early.Forward(x.To(tensor.Float32)).Err(), given.Forward(x.To(tensor.Float32)).Err(), late.Forward(x.To(tensor.Float64)).Err(), y.Err())
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestKVCache tests that attention over a cache gives the values of attention over all tokens, and the errors of a cache.
 func TestKVCache(t *testing.T) {
 	leak.Check(t)
