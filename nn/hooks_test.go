@@ -297,6 +297,33 @@ func TestSubmodulesOfBlocks(t *testing.T) {
 	}
 }
 
+// TestHooksInALoRALinear tests that tensors that a hook on the base makes belong to the caller's scope.
+func TestHooksInALoRALinear(t *testing.T) {
+	leak.Check(t)
+	l := nn.NewLoRALinear(nn.NewLinear(4, 3), 2)
+	defer nn.Release(l)
+	h := nn.NewHooked(l.Base)
+	l.Base = h
+	var kept, output *tensor.Tensor
+	remove, err := h.RegisterForwardHook(func(_, y *tensor.Tensor) (*tensor.Tensor, error) {
+		kept, output = y.Mul(2), y
+		return nil, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remove()
+	err = tensor.WithScope(func() error {
+		y := l.Forward(tensor.Ones([]int{1, 4}))
+		golden.Near(t, "what the hook made", kept.Detach(), data(t, y.Detach().Mul(2)), 1e-6, 1e-6)
+		golden.Near(t, "what the hook saw", output.Detach(), data(t, y.Detach()), 1e-6, 1e-6)
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 type waves struct {
 	Frequencies *tensor.Tensor `nn:",nonpersistent"`
 	Kept        *tensor.Tensor `nn:",buffer"`

@@ -231,6 +231,57 @@ func TestLoRAOverEightBits(t *testing.T) {
 	}
 }
 
+// TestLoRAOfOtherDTypes tests updates whose dtype is not that of x: x is converted for A, and the result has the dtype
+// of the base's, as in Hugging Face's peft.
+func TestLoRAOfOtherDTypes(t *testing.T) {
+	leak.Check(t)
+	for _, c := range []struct{ base, update, x tensor.DType }{
+		{tensor.BFloat16, tensor.Float32, tensor.BFloat16}, {tensor.Float32, tensor.BFloat16, tensor.Float32}, {tensor.Float64, tensor.Float32, tensor.Float64},
+	} {
+		base := nn.NewLinear(4, 3, nn.DType(c.base))
+		l := nn.NewLoRALinear(base, 2, nn.DType(c.update), nn.DropoutP(0.1))
+		defer nn.Release(l)
+		nn.Eval(l)
+		err := tensor.WithScope(func() error {
+			if err := nn.Normal_(l.B.Weight, 0, 1).Err(); err != nil {
+				return err
+			}
+			x := tensor.Randn([]int{5, 4}, c.x).RequiresGrad_()
+			y := l.Forward(x)
+			update := x.Detach().To(c.update).Linear(l.A.Weight, nil).Linear(l.B.Weight, nil)
+			want := base.Forward(x).Add(update).To(c.base)
+			if y.DType() != c.base {
+				t.Errorf("%v: the result is %v", c, y.DType())
+			}
+			golden.Near(t, fmt.Sprint(c), y.Detach(), data(t, want.Detach()), 0, 0)
+			if err := y.Sum().Backward(); err != nil {
+				return err
+			}
+			if x.Grad().DType() != c.x || l.A.Weight.Grad().DType() != c.update {
+				t.Errorf("%v: the gradients are %v and %v", c, x.Grad().DType(), l.A.Weight.Grad().DType())
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%v: %v", c, err)
+		}
+	}
+	// Without DType, a base of float8 has float32 scales, and so are A and B.
+	linear := nn.NewLinear(4, 3, nn.DType(tensor.BFloat16))
+	l := nn.NewLoRALinear(nn.NewFloat8Linear(linear), 2)
+	defer nn.Release([]any{linear, l})
+	err := tensor.WithScope(func() error {
+		y := l.Forward(tensor.Randn([]int{5, 4}, tensor.BFloat16))
+		if y.DType() != tensor.BFloat16 {
+			t.Errorf("over float8 the result is %v", y.DType())
+		}
+		return y.Err()
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // values is a tensor of products.json.
 type values struct {
 	Shape []int

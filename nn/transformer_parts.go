@@ -442,8 +442,9 @@ func (c *KVCache) Reorder(rows *tensor.Tensor) error {
 	})
 }
 
-// LoRALinear is a frozen linear layer with a trained update of low rank (Hu et al. 2021): x (*, in) gives Base(x) + Scale *
-// B(A(x)). Its state has the names of Hugging Face's peft: base_layer.weight, lora_A.weight, lora_B.weight.
+// LoRALinear is a frozen linear layer with a trained update of low rank (Hu et al. 2021): x (*, in) gives Base(x) +
+// Scale * B(A(x)), in the dtype of Base(x). A is applied to x in A's dtype. Its state has the names of Hugging Face's
+// peft: base_layer.weight, lora_A.weight, lora_B.weight.
 type LoRALinear struct {
 	Mode
 	Base   Layer   `nn:"base_layer"` // a *Linear, *Int8Linear or *Float8Linear
@@ -459,7 +460,7 @@ type LoRALinear struct {
 type frozenLinear interface {
 	Layer
 	Err() error
-	frozen() (weight, dtype, bias *tensor.Tensor) // dtype has that of the layer before its weight was rounded
+	frozen() (weight, dtype, bias *tensor.Tensor) // dtype has that of A and B by default
 }
 
 func (l *Linear) frozen() (weight, dtype, bias *tensor.Tensor)     { return l.Weight, l.Weight, l.Bias }
@@ -548,14 +549,23 @@ func (l *LoRALinear) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if bad := unusable(op, x); bad != nil {
 		return bad
 	}
-	return tidy(func(*tensor.Scope) *tensor.Tensor {
-		in := x
+	if bad := firstUnusable(op, l.A.Weight); bad != nil {
+		return bad
+	}
+	base, own := through(op, x, false, []Layer{l.Base}, 0)
+	y := tidy(func(*tensor.Scope) *tensor.Tensor {
+		in := x.To(l.A.Weight.DType())
 		if l.Drop > 0 && l.Training() {
-			in = x.Dropout(l.Drop, tensor.Train(true))
+			in = in.Dropout(l.Drop, tensor.Train(true))
 		}
-		base := l.Base.Forward(x)
-		return base.Add(Pipe(in, l.A, l.B, internal(func(y *tensor.Tensor) *tensor.Tensor { return y.Mul(l.Scale) })))
+		update := Pipe(in, l.A, l.B, internal(func(y *tensor.Tensor) *tensor.Tensor { return y.Mul(l.Scale) }))
+		sum := base.Add(update)
+		return sum.To(base.DType())
 	})
+	if own {
+		base.Release()
+	}
+	return y
 }
 
 // Merged reports whether the update is part of the base's weight.
