@@ -107,6 +107,8 @@ func (q *Float8Linear) columns() *tensor.Tensor {
 	return q.Scales.Unsqueeze(1)
 }
 
+func (q *Float8Linear) fixedDTypes() []*tensor.Tensor { return []*tensor.Tensor{q.Weight, q.Scales} }
+
 // Err returns the error of the constructor that made q, or nil.
 func (q *Float8Linear) Err() error {
 	if q == nil {

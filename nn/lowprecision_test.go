@@ -231,6 +231,32 @@ func TestLoRAOverEightBits(t *testing.T) {
 	}
 }
 
+// TestToOfEightBits tests that layers of 8 bits work in a model that was converted to another dtype.
+func TestToOfEightBits(t *testing.T) {
+	leak.Check(t)
+	for name, of := range eightBitsOf {
+		linear := nn.NewLinear(4, 3)
+		l := of(linear)
+		defer nn.Release([]any{linear, l})
+		bits := nn.NamedBuffers(l)[0].Tensor.DType()
+		err := tensor.WithScope(func() error {
+			x := tensor.Randn([]int{5, 4}, tensor.BFloat16)
+			if err := nn.To(l, tensor.BFloat16); err != nil {
+				return err
+			}
+			y := l.Forward(x)
+			golden.Near(t, name, y.Detach(), data(t, linear.Forward(x.To(tensor.Float32)).Detach()), 0.3, 0.1)
+			if p, b := nn.Parameters(l), nn.NamedBuffers(l); y.DType() != tensor.BFloat16 || p[0].DType() != tensor.BFloat16 || b[0].Tensor.DType() != bits {
+				t.Errorf("%s: the result is %v, the bias %v, the weight %v", name, y.DType(), p[0].DType(), b[0].Tensor.DType())
+			}
+			return y.Err()
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // TestLoRAOfOtherDTypes tests updates whose dtype is not that of x: x is converted for A, and the result has the dtype
 // of the base's, as in Hugging Face's peft.
 func TestLoRAOfOtherDTypes(t *testing.T) {

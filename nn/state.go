@@ -10,12 +10,13 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// To converts the parameters and buffers of m, and their gradients, to a dtype, moves them to a device, or both, in place:
-// nn.To(m, tensor.CUDA(0)). The dtype must be floating-point or complex, and only such tensors get it. A memory format is
-// that of tensors with as many dimensions as the format has: nn.To(m, tensor.ChannelsLast) is for the weights of 2d
-// convolutions. The *Tensor handles stay the same, so an existing optimizer keeps its parameters, but its own state is not
-// converted: make the optimizer after the call. Other goroutines must not use m meanwhile; it is an error if their backward
-// pass reaches a parameter of m. PyTorch: Module.to.
+// To converts the parameters and buffers of m, and their gradients, to a dtype, moves them to a device, or both, in
+// place: nn.To(m, tensor.CUDA(0)). The dtype must be floating-point or complex, and only such tensors get it, but neither
+// the weight and scales of a Float8Linear nor what a RotaryEmbedding computes with. A memory format is that of tensors
+// with as many dimensions as the format has: nn.To(m, tensor.ChannelsLast) is for the weights of 2d convolutions. The
+// *Tensor handles stay the same, so an existing optimizer keeps its parameters, but its own state is not converted: make
+// the optimizer after the call. Other goroutines must not use m meanwhile; it is an error if their backward pass reaches
+// a parameter of m. PyTorch: Module.to.
 func To(m any, opts ...tensor.Option) error {
 	for _, o := range opts {
 		if d, ok := o.(tensor.DType); ok && !d.IsFloat() && !d.IsComplex() {
@@ -25,9 +26,13 @@ func To(m any, opts ...tensor.Option) error {
 	if err := Check(m); err != nil {
 		return err
 	}
-	computed := map[*tensor.Tensor]bool{}
-	for _, b := range allComputed(m) {
-		computed[*b.at] = true
+	fixed := map[*tensor.Tensor]bool{}
+	for _, n := range NamedModules(m) {
+		if f, ok := n.Module.(fixedDTypes); ok {
+			for _, t := range f.fixedDTypes() {
+				fixed[t] = true
+			}
+		}
 	}
 	seen := map[*tensor.Tensor]bool{}
 	return tensor.WithScope(func() error {
@@ -37,7 +42,7 @@ func To(m any, opts ...tensor.Option) error {
 					continue
 				}
 				seen[n.Tensor] = true
-				if err := move(n.Tensor, opts, computed[n.Tensor]); err != nil {
+				if err := move(n.Tensor, opts, fixed[n.Tensor]); err != nil {
 					return fmt.Errorf("%s: %w", n.Name, err)
 				}
 			}
@@ -45,6 +50,9 @@ func To(m any, opts ...tensor.Option) error {
 		})
 	})
 }
+
+// fixedDTypes is a module that needs some of its tensors in the dtype that they have.
+type fixedDTypes interface{ fixedDTypes() []*tensor.Tensor }
 
 // computedBuffers is a module with buffers that are not saved because they are computed from the module's other fields.
 type computedBuffers interface{ computed() []computedBuffer }

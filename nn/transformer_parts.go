@@ -64,6 +64,13 @@ func (r *RotaryEmbedding) computed() []computedBuffer {
 	return []computedBuffer{{&r.InvFreq, r.frequencies}}
 }
 
+func (r *RotaryEmbedding) fixedDTypes() []*tensor.Tensor {
+	if r == nil {
+		return nil
+	}
+	return []*tensor.Tensor{r.InvFreq}
+}
+
 // Err returns the error of the constructor that made r, or nil.
 func (r *RotaryEmbedding) Err() error {
 	if r == nil {
