@@ -17,7 +17,9 @@ import (
 // has a failed tensor in its place, which Check reports. The copy of nil is nil. PyTorch: copy.deepcopy.
 func Clone[T any](m T) T {
 	c := cloner{tensors: map[*tensor.Tensor]*tensor.Tensor{}, pointers: map[unsafePointer]reflect.Value{}}
-	return copied(&c, m)
+	out := copied(&c, m)
+	_ = flattenWeights(out) // on failure, the copy's passes copy the weights
+	return out
 }
 
 // copied returns c's copy of m, which may be a nil interface.

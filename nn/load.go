@@ -40,8 +40,9 @@ func Strict(on ...bool) LoadOption { return func(s *loadSettings) { s.lax = !opt
 // A parameter requires a gradient if the one that it replaces did. Make the optimizer after this. Tensors that the
 // state does not have stay on the meta device (LoadReport.Meta): tied weights of which the file has only one, which
 // must be tied again, and buffers that are not saved, except those of this package's modules. A tensor in a map, an
-// original of a Parametrized, or a tensor in a struct that the module does not hold by a pointer cannot be replaced and is
-// an error. PyTorch: assign=True; off by default.
+// original of a Parametrized, or a tensor in a struct that the module does not hold by a pointer cannot be replaced
+// and is an error. Weights of an RNN, GRU or LSTM on CUDA are not in one buffer then: To makes it. PyTorch:
+// assign=True; off by default.
 func Assign(on ...bool) LoadOption { return func(s *loadSettings) { s.assign = options.On(on) } }
 
 // Rename sets the function that returns the module's name for a name of the state, or "" for a tensor that is not to be

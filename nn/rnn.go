@@ -5,7 +5,10 @@ import (
 	"math"
 	"slices"
 
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/internal/sharding"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -22,6 +25,8 @@ type recurrent struct {
 // rnnKind is what tells the recurrent modules apart.
 type rnnKind struct {
 	name   string
+	gates  int
+	mode   int // cuDNN's number
 	states int // 2 for LSTM: hidden and cell
 	packed string
 	padded func(x *tensor.Tensor, states, weights []*tensor.Tensor, opts ...tensor.Option) []*tensor.Tensor
@@ -36,16 +41,16 @@ func single(f func(x, h *tensor.Tensor, weights []*tensor.Tensor, opts ...tensor
 }
 
 var (
-	kindTanh = rnnKind{"RNN", 1, "aten::rnn_tanh.data", single((*tensor.Tensor).RNNTanh)}
-	kindReLU = rnnKind{"RNN", 1, "aten::rnn_relu.data", single((*tensor.Tensor).RNNReLU)}
-	kindGRU  = rnnKind{"GRU", 1, "aten::gru.data", single((*tensor.Tensor).GRU)}
-	kindLSTM = rnnKind{"LSTM", 2, "aten::lstm.data", func(x *tensor.Tensor, states, weights []*tensor.Tensor, opts ...tensor.Option) []*tensor.Tensor {
+	kindTanh = rnnKind{"RNN", 1, 1, 1, "aten::rnn_tanh.data", single((*tensor.Tensor).RNNTanh)}
+	kindReLU = rnnKind{"RNN", 1, 0, 1, "aten::rnn_relu.data", single((*tensor.Tensor).RNNReLU)}
+	kindGRU  = rnnKind{"GRU", 3, 3, 1, "aten::gru.data", single((*tensor.Tensor).GRU)}
+	kindLSTM = rnnKind{"LSTM", 4, 2, 2, "aten::lstm.data", func(x *tensor.Tensor, states, weights []*tensor.Tensor, opts ...tensor.Option) []*tensor.Tensor {
 		y, h, c := x.LSTM(states, weights, opts...)
 		return []*tensor.Tensor{y, h, c}
 	}}
 )
 
-func newRecurrent(op string, gates, in, hidden int, opts []Option, own ...string) *recurrent {
+func newRecurrent(op string, k *rnnKind, in, hidden int, opts []Option, own ...string) *recurrent {
 	b := build(op, opts, append(own, "NumLayers", "NoBias", "BatchFirst", "DropoutP", "Bidirectional", "DType", "Device")...)
 	b.sizes("in", in, "hidden", hidden, "NumLayers", b.layers)
 	b.probability("DropoutP", b.dropout)
@@ -57,12 +62,12 @@ func newRecurrent(op string, gates, in, hidden int, opts []Option, own ...string
 	switch b.activation {
 	case "", "tanh":
 	case "relu":
-		r.IsReLU = true
+		r.IsReLU, k = true, &kindReLU
 	default:
 		b.fail("Activation must be tanh or relu, got %q", b.activation)
 	}
 	fill := uniform(1 / math.Sqrt(float64(hidden)))
-	out := r.out()
+	out, rows := r.out(), k.gates*hidden
 	for layer := 0; layer < b.layers && b.err == nil; layer++ {
 		for direction := range r.directions() {
 			suffix := fmt.Sprintf("_l%d", layer)
@@ -76,21 +81,107 @@ func newRecurrent(op string, gates, in, hidden int, opts []Option, own ...string
 			add := func(name string, shape ...int) {
 				r.Weights = append(r.Weights, Named{name + suffix, b.parameter(shape, fill)})
 			}
-			add("weight_ih", gates*hidden, width)
-			add("weight_hh", gates*hidden, out)
+			add("weight_ih", rows, width)
+			add("weight_hh", rows, out)
 			if r.HasBias {
-				add("bias_ih", gates*hidden)
-				add("bias_hh", gates*hidden)
+				add("bias_ih", rows)
+				add("bias_hh", rows)
 			}
 			if r.ProjSize != 0 {
 				add("weight_hr", out, hidden)
 			}
 		}
 	}
+	if b.err == nil {
+		b.note(r.flatten(k))
+	}
 	if err := b.done(); err != nil {
 		return &recurrent{err: err}
 	}
 	return r
+}
+
+// perLayer returns the number of weights of a layer and direction.
+func (r *recurrent) perLayer() int {
+	n := 2
+	if r.HasBias {
+		n += 2
+	}
+	if r.ProjSize != 0 {
+		n++
+	}
+	return n
+}
+
+// flatten moves the weights into one buffer in cuDNN's order, if cuDNN uses them: otherwise each pass copies them into
+// one. The handles and their gradients stay. PyTorch: RNNBase.flatten_parameters.
+func (r *recurrent) flatten(k *rnnKind) error {
+	weights := r.weights()
+	if len(weights) == 0 || len(weights) != r.Layers*r.directions()*r.perLayer() {
+		return nil
+	}
+	for _, w := range weights {
+		if !handle.Usable(w) || w.Device().Type != tensor.CUDAType || sharding.Held(w) || sharding.Groups(w) != nil {
+			return nil
+		}
+	}
+	return tensor.WithScope(func() error {
+		return autograd.NoGrad(func() error {
+			// The operator moves views of the weights, since replacing must not be held while it allocates.
+			views := make([]*tensor.Tensor, len(weights))
+			for i, w := range weights {
+				if views[i] = alias(k.name, w); views[i].Err() != nil {
+					return views[i].Err()
+				}
+			}
+			if ok, err := flattens(views); !ok {
+				return err
+			}
+			_, err := tensor.CallUnchecked("aten::_cudnn_rnn_flatten_weight", views, r.perLayer(), r.InputSize, k.mode, r.HiddenSize, r.ProjSize, r.Layers,
+				r.IsBatchFirst, r.IsBidirectional)
+			for i := 0; i < len(weights) && err == nil; i++ {
+				err = replaceData(weights[i], views[i])
+			}
+			return err
+		})
+	})
+}
+
+// flattens reports whether cuDNN takes the weights, and none shares memory with another.
+func flattens(weights []*tensor.Tensor) (bool, error) {
+	for i, w := range weights {
+		if w.Device() != weights[0].Device() || w.DType() != weights[0].DType() {
+			return false, nil
+		}
+		for _, other := range weights[:i] {
+			if w.SharesStorage(other) && w.StorageOffset() == other.StorageOffset() {
+				return false, nil
+			}
+		}
+		if out, err := tensor.CallUnchecked("aten::cudnn_is_acceptable", w); err != nil || !out[0].(bool) {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// flattenWeights flattens the weights of the recurrent layers in m.
+func flattenWeights(m any) error {
+	for _, n := range NamedModules(m) {
+		var err error
+		switch l := n.Module.(type) {
+		case *RNN:
+			err = (*recurrent)(l).flatten((*recurrent)(l).rnn())
+		case *GRU:
+			err = (*recurrent)(l).flatten(&kindGRU)
+		case *LSTM:
+			err = (*recurrent)(l).flatten(&kindLSTM)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // out returns the width of the hidden state.
@@ -306,7 +397,7 @@ type RNN recurrent
 // NewRNN returns an RNN of input width in and hidden width H, with weights uniform in ±1/sqrt(H). Options: Activation ("tanh" by default, or "relu"), NumLayers,
 // Bidirectional, DropoutP (between layers in training), BatchFirst, NoBias, DType, Device.
 func NewRNN(in, hidden int, opts ...Option) *RNN {
-	return (*RNN)(newRecurrent("NewRNN", 1, in, hidden, opts, "Activation"))
+	return (*RNN)(newRecurrent("NewRNN", &kindTanh, in, hidden, opts, "Activation"))
 }
 
 // Err returns the error of the constructor that made r, or nil.
@@ -342,7 +433,7 @@ type GRU recurrent
 // NewGRU returns a GRU of input width in and hidden width H, with weights uniform in ±1/sqrt(H). Options: NumLayers,
 // Bidirectional, DropoutP (between layers in training), BatchFirst, NoBias, DType, Device.
 func NewGRU(in, hidden int, opts ...Option) *GRU {
-	return (*GRU)(newRecurrent("NewGRU", 3, in, hidden, opts))
+	return (*GRU)(newRecurrent("NewGRU", &kindGRU, in, hidden, opts))
 }
 
 // Err returns the error of the constructor that made r, or nil.
@@ -380,7 +471,7 @@ type LSTM recurrent
 // Bidirectional, DropoutP (between layers in training), BatchFirst, NoBias, DType, Device. With ProjSize P, a product with a weight (P, H) reduces the
 // output and the hidden state to the width P.
 func NewLSTM(in, hidden int, opts ...Option) *LSTM {
-	return (*LSTM)(newRecurrent("NewLSTM", 4, in, hidden, opts, "ProjSize"))
+	return (*LSTM)(newRecurrent("NewLSTM", &kindLSTM, in, hidden, opts, "ProjSize"))
 }
 
 // Err returns the error of the constructor that made r, or nil.

@@ -11,12 +11,16 @@ import (
 )
 
 // To converts the parameters and buffers of m, and their gradients, to a dtype, moves them to a device, or both, in
-// place: nn.To(m, tensor.CUDA(0)). The dtype must be floating-point or complex, and only such tensors get it, but neither
-// the weight and scales of a Float8Linear nor what a RotaryEmbedding computes with. A memory format is that of tensors
-// with as many dimensions as the format has: nn.To(m, tensor.ChannelsLast) is for the weights of 2d convolutions. The
-// *Tensor handles stay the same, so an existing optimizer keeps its parameters, but its own state is not converted: make
-// the optimizer after the call. Other goroutines must not use m meanwhile; it is an error if their backward pass reaches
-// a parameter of m. PyTorch: Module.to.
+// place: nn.To(m, tensor.CUDA(0)). The dtype must be floating-point or complex, and only such tensors get it, but
+// neither the weight and scales of a Float8Linear nor what a RotaryEmbedding computes with. A memory format is that of
+// tensors with as many dimensions as the format has: nn.To(m, tensor.ChannelsLast) is for the weights of 2d
+// convolutions. The *Tensor handles stay the same, so an existing optimizer keeps its parameters, but its own state is
+// not converted: make the optimizer after the call. Other goroutines must not use m meanwhile; it is an error if their
+// backward pass reaches a parameter of m.
+//
+// On CUDA the weights of each RNN, GRU and LSTM of m are then in one buffer, in cuDNN's order, as their constructors,
+// ToEmpty and Clone put them: otherwise each pass copies them into one. PyTorch: Module.to,
+// RNNBase.flatten_parameters.
 func To(m any, opts ...tensor.Option) error {
 	for _, o := range opts {
 		if d, ok := o.(tensor.DType); ok && !d.IsFloat() && !d.IsComplex() {
@@ -35,7 +39,7 @@ func To(m any, opts ...tensor.Option) error {
 		}
 	}
 	seen := map[*tensor.Tensor]bool{}
-	return tensor.WithScope(func() error {
+	err := tensor.WithScope(func() error {
 		return autograd.NoGrad(func() error {
 			for _, n := range tensors(m) {
 				if seen[n.Tensor] {
@@ -49,6 +53,10 @@ func To(m any, opts ...tensor.Option) error {
 			return nil
 		})
 	})
+	if err != nil {
+		return err
+	}
+	return flattenWeights(m)
 }
 
 // fixedDTypes is a module that needs some of its tensors in the dtype that they have.
@@ -133,6 +141,13 @@ func detach(t *tensor.Tensor) *tensor.Tensor {
 	replacing.Lock()
 	defer replacing.Unlock()
 	return t.Detach()
+}
+
+// alias returns a view of t's data that can get other data.
+func alias(op string, t *tensor.Tensor) *tensor.Tensor {
+	replacing.Lock()
+	defer replacing.Unlock()
+	return call(op, "aten::alias", t)
 }
 
 // replaceData makes the data of t those of now, without a copy.

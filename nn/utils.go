@@ -523,6 +523,9 @@ func ToEmpty(m any, device tensor.Device) error {
 	if err == nil && device != tensor.Meta {
 		err = computeBuffers(m, device, false)
 	}
+	if err == nil {
+		err = flattenWeights(m)
+	}
 	return err
 }
 

@@ -30,7 +30,7 @@ import (
 const childEnv = "FAKECUDA_TEST_CHILD"
 
 var scenarios = map[string]func(*Control) error{
-	"devices": devices, "train": train, "convolve": convolve, "recur": recur, "capacity": capacity, "limit": limit, "empty": empty,
+	"devices": devices, "train": train, "convolve": convolve, "recur": recur, "flatten": flatten, "scatter": scatter, "capacity": capacity, "limit": limit, "empty": empty,
 	"allocations": allocations, "sticky": sticky, "async": async, "library": library, "first": first, "once": once,
 	"cpu": cpuOnly, "uncached": uncached, "expandable": train, "slow": slow, "history": history, "pressure": pressure,
 	"threads": threads, "fragments": fragments, "capturing": capturing, "checkpoint": recompute,
@@ -114,7 +114,14 @@ func TestExpandable(t *testing.T) {
 func TestConvolution(t *testing.T) {
 	run(t, "convolve", 1, 4<<30)
 }
-func TestRecurrent(t *testing.T)  { run(t, "recur", 1, 4<<30, "LINSTOCK_CUDNN=0") }
+func TestRecurrent(t *testing.T) { run(t, "recur", 1, 4<<30) }
+func TestRecurrentWithoutCuDNN(t *testing.T) {
+	run(t, "recur", 1, 4<<30, "LINSTOCK_CUDNN=0")
+}
+func TestFlatWeights(t *testing.T) { run(t, "flatten", 2, 4<<30) }
+func TestFlatWeightsWithoutCuDNN(t *testing.T) {
+	run(t, "scatter", 1, 4<<30, "LINSTOCK_CUDNN=0")
+}
 func TestCapacity(t *testing.T)   { run(t, "capacity", 2, 64<<20) }
 func TestOccupied(t *testing.T)   { run(t, "occupied", 1, 1<<30) }
 func TestLimit(t *testing.T)      { run(t, "limit", 2, 1<<30) }
@@ -414,7 +421,7 @@ func recur(*Control) error {
 	}
 	for range 3 {
 		err := tensor.WithScope(func() error {
-			y, _ := tensor.Randn([]int{5, 4, 8}, d).GRU(tensor.Zeros([]int{1, 4, 16}, d), weights)
+			y, _ := tensor.Randn([]int{5, 4, 8}, d).GRU(tensor.Zeros([]int{1, 4, 16}, d), weights, tensor.Train(true))
 			if err := y.Sum().Backward(); err != nil {
 				return err
 			}
@@ -422,6 +429,157 @@ func recur(*Control) error {
 		})
 		if err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// recurrents are the recurrent layers that flatten uses.
+var recurrents = map[string]func(opts ...nn.Option) nn.Layer{
+	"RNN": func(o ...nn.Option) nn.Layer { return nn.NewRNN(8, 16, o...) },
+	"RNN with ReLU": func(o ...nn.Option) nn.Layer {
+		return nn.NewRNN(8, 16, append(o, nn.Activation("relu"), nn.NoBias())...)
+	},
+	"GRU": func(o ...nn.Option) nn.Layer {
+		return nn.NewGRU(8, 16, append(o, nn.NumLayers(2), nn.Bidirectional())...)
+	},
+	"LSTM": func(o ...nn.Option) nn.Layer { return nn.NewLSTM(16, 16, append(o, nn.NumLayers(3))...) },
+	"LSTM, projected": func(o ...nn.Option) nn.Layer {
+		return nn.NewLSTM(8, 16, append(o, nn.ProjSize(4), nn.NumLayers(2), nn.Bidirectional())...)
+	},
+	"LSTM, projected, no bias": func(o ...nn.Option) nn.Layer {
+		return nn.NewLSTM(8, 16, append(o, nn.ProjSize(4), nn.NumLayers(2), nn.NoBias())...)
+	},
+}
+
+// storages returns the number of storages of m's parameters.
+func storages(m any) (n int) {
+	all := nn.Parameters(m)
+	for i, p := range all {
+		if !slices.ContainsFunc(all[:i], p.SharesStorage) {
+			n++
+		}
+	}
+	return n
+}
+
+// copies returns copies of m's parameters by their names, in storages of their own.
+func copies(m any) map[string]*tensor.Tensor {
+	all := map[string]*tensor.Tensor{}
+	for _, n := range nn.StateDict(m) {
+		all[n.Name] = n.Tensor.Detach().Clone()
+	}
+	return all
+}
+
+// flatten: on CUDA the weights of a recurrent layer are one buffer, however they came there, with the same values, and
+// a pass does not copy them. It frees what they were in before.
+func flatten(*Control) error {
+	d := tensor.CUDA(1)
+	base, err := stats(d)
+	if err != nil {
+		return err
+	}
+	for name, of := range recurrents {
+		m, moved := of(nn.Device(d)), of()
+		n, values := len(nn.Parameters(moved)), nn.Clone(moved)
+		check := func(what string, m any, want int) error {
+			if got := storages(m); got != want || len(nn.Parameters(m)) != n {
+				return fmt.Errorf("%s, %s: the weights are in %d storages, want %d: %w", name, what, got, want, nn.Check(m))
+			}
+			return nil
+		}
+		handles := nn.Parameters(moved)
+		c := nn.Clone(m)
+		empty, err := nn.SkipInit(func(o nn.Option) nn.Layer { return of(o) }, d)
+		if err := errors.Join(err, check("made", m, 1), check("a copy", c, 1), check("without values", empty, 1), check("on the CPU", moved, n)); err != nil {
+			return err
+		}
+		if nn.Parameters(c)[0].SharesStorage(nn.Parameters(m)[0]) {
+			return fmt.Errorf("%s: a copy shares the weights", name)
+		}
+		for _, to := range []struct {
+			option tensor.Option
+			want   int
+		}{{d, 1}, {d, 1}, {tensor.Float64, 1}, {tensor.Float16, 1}, {tensor.CPU, n}} {
+			if err := errors.Join(nn.To(c, to.option), check(fmt.Sprint(to.option), c, to.want)); err != nil {
+				return err
+			}
+		}
+		if err := errors.Join(nn.To(moved, d), check("moved", moved, 1)); err != nil {
+			return err
+		}
+		if !slices.Equal(nn.Parameters(moved), handles) || !handles[0].RequiresGrad() || !handles[0].IsLeaf() {
+			return fmt.Errorf("%s: the parameters are others", name)
+		}
+		// In one buffer the weights take as much as the device's allocator rounds it to.
+		for _, other := range []any{m, c, empty} {
+			nn.Release(other)
+		}
+		if err := settled(d, base.Allocated+int64(handles[0].StorageBytes()+511)&^511); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		err = tensor.WithScope(func() error {
+			for i, v := range nn.Parameters(values) {
+				if same, err := v.Equal(handles[i].Detach().To(tensor.CPU)); err != nil || !same {
+					return fmt.Errorf("%s: weight %d has other values: %w", name, i, err)
+				}
+			}
+			// A state that is assigned stays where it is.
+			return errors.Join(nn.LoadStateDict(moved, copies(moved), nn.Assign(true)), check("assigned", moved, n))
+		})
+		if err := errors.Join(err, nn.To(moved, d), check("assigned and moved", moved, 1)); err != nil {
+			return err
+		}
+		for _, t := range handles {
+			t.Release()
+		}
+		nn.Release(moved)
+		nn.Release(values)
+		if err := settled(d, base.Allocated); err != nil {
+			return fmt.Errorf("%s, released: %w", name, err)
+		}
+	}
+	tied := nn.NewLSTM(16, 16, nn.Device(d))
+	tied.Weights[1].Tensor = tied.Weights[0].Tensor
+	if err := nn.To(tied, tensor.Float64); err != nil || tied.Weights[0].Tensor.SharesStorage(tied.Weights[2].Tensor) {
+		return fmt.Errorf("tied weights are flat: %w", err)
+	}
+	nn.Release(tied)
+	return passes(d)
+}
+
+// passes compares the memory of a pass over weights in one buffer and apart.
+func passes(d tensor.Device) error {
+	flat := nn.NewLSTM(256, 256, nn.Device(d))
+	apart := nn.Clone(flat)
+	defer nn.Release(flat)
+	defer func() { nn.Release(apart) }()
+	if err := tensor.WithScope(func() error { return nn.LoadStateDict(apart, copies(apart), nn.Assign(true)) }); err != nil {
+		return err
+	}
+	peak := func(m *nn.LSTM) (int64, error) {
+		return vram.Measure(d, func() error {
+			return tensor.WithScope(func() error {
+				y, _, _ := m.ForwardState(tensor.Zeros([]int{1, 1, 256}, d), nil, nil)
+				return y.Err()
+			})
+		})
+	}
+	one, err1 := peak(flat)
+	many, err2 := peak(apart)
+	if whole := int64(flat.Weights[0].Tensor.StorageBytes()); one > whole/4 || many < whole {
+		return fmt.Errorf("a pass over weights of %d bytes takes %d, and %d if they are apart: %w", whole, one, many, errors.Join(err1, err2))
+	}
+	return errors.Join(err1, err2)
+}
+
+// scatter: without cuDNN the weights of a recurrent layer stay where they are.
+func scatter(*Control) error {
+	for name, of := range recurrents {
+		m := of(nn.Device(tensor.CUDA(0)))
+		if err := nn.To(m, tensor.Float64); err != nil || storages(m) != len(nn.Parameters(m)) {
+			return fmt.Errorf("%s: the weights are in %d storages: %w", name, storages(m), err)
 		}
 	}
 	return nil

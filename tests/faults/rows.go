@@ -29,7 +29,7 @@ func devicesOf(row string) int {
 func envOf(row string, number int) []string {
 	switch row {
 	case "oom-device":
-		// The fake runtime does not implement cuDNN's layout of a GRU's weights: run without cuDNN, or a CNN with it.
+		// cuDNN has no backward pass for a GRU that is not in training mode: run without cuDNN, or a CNN with it.
 		// Without libtorch's cache, every tensor is an allocation of the device; with it, use a large model.
 		env := []string{"LINSTOCK_CUDNN=" + strconv.Itoa(number/perBatch%2)}
 		if number/perBatch%3 != 2 {

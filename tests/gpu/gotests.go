@@ -74,11 +74,11 @@ var goPackages = []goPackage{
 		{"TestComplexRecurrentLayers", "the recurrent kernels of CUDA take no complex numbers", false},
 		{"TestAutocastTraining", onCPU, false},
 		{"TestBFloat16Training", "trains with kernels that the fake devices do not have", true},
-		{"TestEightBits TestEightBitsEdges TestLoRAOverEightBits TestProducts TestFloat8Training", "multiplies fewer rows and other widths than CUDA's kernels for 8 bits take", false},
+		{"TestEightBits TestEightBitsEdges TestToOfEightBits TestLoRAOverEightBits TestLoRAOfOtherDTypes TestProducts TestFloat8Training", "multiplies fewer rows and other widths than CUDA's kernels for 8 bits take", false},
 		{"TestProductErrors", "the ends of groups are checked on the CPU", false},
 		{"TestFloat8TrainingMemory", figures, false},
 		{"TestEightBitsWide/float8_rows TestFloat8TrainingWide/rowwise TestFloat8TrainingWide/rowwise_with_gw_hp TestFloat8TrainingEdges", "the kernel that replaces CUDA's has no scales for rows in libtorch 2.11", true},
-		{"TestStrides", "compares recurrent layers and RMSNorm, for which " + noCode, true},
+		{"TestStrides TestFlatWeights", "compares recurrent layers and RMSNorm, for which " + noCode, true},
 		{"TestTo", "moves a module to the CPU and continues there", false},
 		{"TestTorchModules/gumbel_softmax TestTorchModules/gumbel_softmax_hard TestTorchModules/sparse_ " +
 			"TestTorchModules/FractionalMaxPool2d_ratio TestTorchModules/FractionalMaxPool3d_ratio", numbers, false},

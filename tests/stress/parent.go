@@ -237,7 +237,7 @@ func startChild(device string, env []string, errs io.Writer) (*worker.Process, e
 		cmd.Env = append(cmd.Env, "CUBLAS_WORKSPACE_CONFIG=:0:0", "CUBLASLT_WORKSPACE_SIZE=0")
 	}
 	if device == "fake" {
-		cmd.Env = append(cmd.Env, "LINSTOCK_CUDNN=0") // the fake runtime does not implement its layout of a GRU's weights
+		cmd.Env = append(cmd.Env, "LINSTOCK_CUDNN=0") // convolutions and GRUs run libtorch's own kernels
 	}
 	cmd.Stderr = errs
 	return worker.Start(cmd)
