@@ -131,6 +131,54 @@ func TestCheckpointsNest(t *testing.T) {
 	})
 }
 
+// TestCheckpointThatSetsTheGenerator tests that random numbers are repeated, and the generator left alone, although its
+// state after f is that before f.
+func TestCheckpointThatSetsTheGenerator(t *testing.T) {
+	leak.Check(t)
+	dropped := func(x *tensor.Tensor) *tensor.Tensor { return x.Dropout(0.5, tensor.Train(true)) }
+	forked := func(x *tensor.Tensor) (y *tensor.Tensor) {
+		if err := tensor.ForkRNG(func() error { y = dropped(x); return y.Err() }); err != nil {
+			return tensor.Failed(err)
+		}
+		return y
+	}
+	for name, f := range map[string]func(x, w *tensor.Tensor) *tensor.Tensor{
+		"ForkRNG": func(x, w *tensor.Tensor) *tensor.Tensor { return forked(x.MatMul(w)).Tanh() },
+		"ForkRNG in what is kept": func(x, w *tensor.Tensor) *tensor.Tensor {
+			h := autograd.KeepInCheckpoint(func() *tensor.Tensor { return forked(x.MatMul(w)) })
+			return forked(h.Sin()).Tanh()
+		},
+		"SetRNGState": func(x, w *tensor.Tensor) *tensor.Tensor {
+			state := tensor.RNGState()
+			y := dropped(x.MatMul(w)).Tanh()
+			if err := tensor.SetRNGState(state); err != nil {
+				return tensor.Failed(err)
+			}
+			return y
+		},
+		"ManualSeed": func(x, w *tensor.Tensor) *tensor.Tensor {
+			if err := tensor.ManualSeed(3); err != nil {
+				return tensor.Failed(err)
+			}
+			// The recomputation has all that it needs before the second number is drawn.
+			return dropped(x.MatMul(w)).Tanh().Add(dropped(x))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			compare(t, func(checkpointed bool) ([]*tensor.Tensor, error) {
+				w, x := tensor.Full([]int{4, 4}, 0.25).RequiresGrad_(), tensor.Ones([]int{3, 4})
+				for range 2 { // draws what the function that seeds draws, after the same seed
+					dropped(x)
+				}
+				y := call(checkpointed, func(in ...*tensor.Tensor) *tensor.Tensor { return f(in[0], w) }, x)
+				dropped(x)
+				err := y.Sum().Backward()
+				return []*tensor.Tensor{w.Grad()}, err
+			})
+		})
+	}
+}
+
 func TestCheckpointWithGrad(t *testing.T) {
 	leak.Check(t)
 	compare(t, func(checkpointed bool) ([]*tensor.Tensor, error) {

@@ -90,6 +90,7 @@ class RandomState {
   // Of the CPU and of all devices in use.
   static RandomState now() {
     RandomState s;
+    s.set_before_ = random_states_set.load();
     s.add(c10::Device(c10::kCPU));
     for (uint64_t slots = used_devices(); slots != 0; slots &= slots - 1)
       s.add(device_at(std::countr_zero(slots) + 1));
@@ -114,8 +115,10 @@ class RandomState {
       set_random_state(one.generator, one.state);
     }
   }
-  // Keeps only the states that have changed since: a generator that a function did not use need not be restored.
-  void keep_changed() {
+  // Keeps only those of generators that may have been used since: the states that have changed. If the program has
+  // set one meanwhile, all may have been used, as by a function that draws and then puts the state back.
+  void keep_used() {
+    if (random_states_set.load() != set_before_) return;
     std::erase_if(states_, [](const One &one) { return same(one.state, random_state_of(one.generator)); });
   }
   // Keeps only those of the CPU and of some devices.
@@ -141,6 +144,7 @@ class RandomState {
     states_.push_back({g, random_state_of(g), capture_on(d)});
   }
   std::vector<One> states_;
+  uint64_t set_before_ = 0;  // random_states_set, of now()
 };
 
 // Sets random states, and restores the previous ones in its destructor.
@@ -464,7 +468,7 @@ class Keeping final : public SavedPolicy {
     return enclosing_ == nullptr ? nullptr : enclosing_->hooks();
   }
   void keep(const at::Tensor &t) {
-    random_.keep_changed();
+    random_.keep_used();
     Kept k{data_of(t), t._version(), t.requires_grad(), nullptr, {}};
     if (const at::Tensor &tangent = t._fw_grad(kLevel); tangent.defined())
       k.tangent = std::make_shared<Tangent>(tangent);
@@ -494,12 +498,12 @@ void Checkpoint::popped() {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto &k : kinds_) devices |= device_bit(k.device);
   }
-  RandomState changed = random_;  // written here only
-  changed.keep_on(devices);
-  changed.keep_changed();
-  std::shared_ptr<std::vector<SavedVariable>> saved;  // freed without the lock, like `changed`
+  RandomState used = random_;  // written here only
+  used.keep_on(devices);
+  used.keep_used();
+  std::shared_ptr<std::vector<SavedVariable>> saved;  // freed without the lock, like `used`
   std::lock_guard<std::mutex> lock(mutex_);
-  std::swap(random_, changed);
+  std::swap(random_, used);
   devices_ = devices;
   if (kinds_.empty()) return;
   for (size_t i = 0; i < inputs.size(); i++) {

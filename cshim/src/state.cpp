@@ -238,12 +238,18 @@ uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) noexcept {
   });
 }
 
+std::atomic<uint64_t> ls::random_states_set{0};
+
 ls_error *ls_rng_seed(uint64_t seed) noexcept {
   return ls::run_void([&] {
-    if (ls::start_devices()) return at::manual_seed(seed);  // seeds all devices
-    auto g = at::globalContext().defaultGenerator(c10::DeviceType::CPU);
-    std::lock_guard<std::mutex> lock(g.mutex());
-    g.set_current_seed(seed);
+    if (ls::start_devices()) {
+      at::manual_seed(seed);  // seeds all devices
+    } else {
+      auto g = at::globalContext().defaultGenerator(c10::DeviceType::CPU);
+      std::lock_guard<std::mutex> lock(g.mutex());
+      g.set_current_seed(seed);
+    }
+    ls::random_states_set.fetch_add(1);
   });
 }
 
@@ -284,6 +290,7 @@ ls_error *ls_rng_set_state(int32_t device, ls_tensor state) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b(state);
     ls::set_random_state(generator_of(device), ls::need(b, "state"));
+    ls::random_states_set.fetch_add(1);
   });
 }
 
