@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -273,6 +274,31 @@ func (exponential) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*tens
 
 func (exponential) Backward(ctx *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
 	return []*tensor.Tensor{grads[0].Mul(ctx.Saved()[0]), nil}[:len(ctx.Saved())], nil
+}
+
+// TestFunctionThatSavesNothing tests that a second pass needs no RetainGraph, as for an operator that saves nothing.
+func TestFunctionThatSavesNothing(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := points(3)
+		y := applied(&either{})(x).Sum()
+		if err := errors.Join(y.Backward(), y.Backward()); err != nil {
+			t.Error(err)
+		} else if got, err := tensor.Data[float64](x.Grad()); err != nil || !slices.Equal(got, []float64{2, 2, 2}) {
+			t.Errorf("the gradient of two passes is %v, %v, want 2", got, err)
+		}
+		y = applied(&cube{})(x).Sum()
+		if err := y.Backward(); err != nil {
+			return err
+		}
+		if err := y.Backward(); err == nil {
+			t.Error("a second pass through a Function that has saved a tensor gives no error")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestFunctionThatCannotSave tests that a Function whose tensors cannot be saved leaves nothing behind, although its output,

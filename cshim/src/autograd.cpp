@@ -59,6 +59,7 @@ struct CallbackFunction : torch::autograd::Function<CallbackFunction> {
     ctx->saved_data["ticket"] = c10::IValue::make_capsule(outside->ticket);
     ctx->saved_data["id"] = static_cast<int64_t>(outside->id);
     ctx->saved_data["inputs"] = static_cast<int64_t>(inputs.size());
+    ctx->saved_data["saved"] = static_cast<int64_t>(outside->saved->size());
     ctx->set_materialize_grads(false);
     return *outside->outputs;
   }
@@ -66,7 +67,9 @@ struct CallbackFunction : torch::autograd::Function<CallbackFunction> {
                                                  const torch::autograd::variable_list &grads) {
     auto id = static_cast<uint64_t>(ctx->saved_data["id"].toInt());
     auto n = static_cast<size_t>(ctx->saved_data["inputs"].toInt());
-    auto saved = ctx->get_saved_variables();
+    // A node that saves nothing may run again after a pass that frees the graph.
+    torch::autograd::variable_list saved;
+    if (ctx->saved_data["saved"].toInt() != 0) saved = ctx->get_saved_variables();
     Lent lent_grads(grads), lent_saved(saved);
     std::vector<uint8_t> needs(n);
     for (size_t i = 0; i < n; i++) needs[i] = ctx->needs_input_grad(i);
