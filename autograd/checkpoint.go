@@ -20,12 +20,13 @@ import (
 // Checkpoint only calls f.
 //
 // Each call of f runs in a scope, which frees all that f makes except its result. f borrows its inputs, as a layer's
-// Forward does: it may keep only an Alias of them. f must compute the same values each time. Random numbers
-// (dropout) are repeated on the CPU and on the CUDA devices of the inputs and of the tensors that f saves, provided that
-// no other goroutine draws from the generator of the same device meanwhile. In a CUDA graph they are repeated if the backward
-// pass is part of the same capture; otherwise the pass returns tensor.ErrCapture. The inputs must not be changed in place.
-// The backward pass returns an error if f fails or panics when it is computed again, or if f then saves fewer tensors,
-// or tensors that differ in dtype, shape or device.
+// Forward does: it may keep only an Alias of them. f must compute the same values each time. Random numbers (dropout)
+// are repeated on the CPU and on the CUDA devices of the inputs and of the tensors that f saves, provided that no other
+// goroutine draws from the generator of the same device meanwhile; f must not be the first in the process to use such a
+// device, which is an error. In a CUDA graph they are repeated if the backward pass is part of the same capture;
+// otherwise the pass returns tensor.ErrCapture. The inputs must not be changed in place. The backward pass returns an
+// error if f fails or panics when it is computed again, or if f then saves fewer tensors, or tensors that differ in
+// dtype, shape or device.
 //
 // The graph holds f, and so the tensors that f captures, until it is freed: an f that captures the variable to which its own
 // result is assigned is never freed unless a backward pass frees the graph or a scope the result. Assign the result to another

@@ -129,6 +129,12 @@ class RandomState {
     });
   }
   bool empty() const { return states_.empty(); }
+  // Whose states there are, without the CPU.
+  uint64_t devices() const {
+    uint64_t bits = 0;
+    for (const auto &one : states_) bits |= device_bit(one.generator.device());
+    return bits;
+  }
 
  private:
   struct One {
@@ -499,6 +505,7 @@ void Checkpoint::popped() {
     for (const auto &k : kinds_) devices |= device_bit(k.device);
   }
   RandomState used = random_;  // written here only
+  uint64_t first_used = devices & ~used.devices();
   used.keep_on(devices);
   used.keep_used();
   std::shared_ptr<std::vector<SavedVariable>> saved;  // freed without the lock, like `used`
@@ -506,6 +513,13 @@ void Checkpoint::popped() {
   std::swap(random_, used);
   devices_ = devices;
   if (kinds_.empty()) return;
+  if (first_used != 0) {
+    saved = std::move(inputs_);
+    spoiled_ = "the function is the first in this process to use " +
+               device_at(std::countr_zero(first_used) + 1).str() +
+               ", so its random numbers there cannot be repeated: use the device before";
+    throw ArgumentError(spoiled_);
+  }
   for (size_t i = 0; i < inputs.size(); i++) {
     if (inputs[i]._version() == versions_[i]) continue;
     // The graph of an input that the function has changed may own this checkpoint, which would never be freed if

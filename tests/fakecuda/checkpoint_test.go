@@ -73,6 +73,24 @@ func besides(*Control) error {
 	return nil
 }
 
+func TestCheckpointBeginsToUseADevice(t *testing.T) { run(t, "beginning", 2, 1<<30) }
+
+// beginning: a checkpoint whose function is the first to use a device cannot repeat what it draws there.
+func beginning(*Control) error {
+	w := tensor.Randn([]int{8, 8}).RequiresGrad_()
+	x := tensor.Randn([]int{4, 8})
+	y := func() *tensor.Tensor {
+		return autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
+			return in[0].MatMul(w).To(tensor.CUDA(1)).Dropout(0.5, tensor.Train(true)).Tanh()
+		}, x)
+	}
+	const text = "the first in this process to use cuda:1"
+	if err := y().Err(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), text) {
+		return fmt.Errorf("%w; want %q", err, text)
+	}
+	return y().Sum().Backward()
+}
+
 func TestADeviceIsLostInARecomputation(t *testing.T) { run(t, "losing", 2, 1<<30) }
 
 // losing loses a device, whose random state is to be restored afterwards, in a recomputation.
