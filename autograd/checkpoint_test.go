@@ -179,6 +179,53 @@ func TestCheckpointThatSetsTheGenerator(t *testing.T) {
 	}
 }
 
+// TestCheckpointRegistersHooks tests that f may register the first hook of a tensor in the pass that computes f again,
+// also if it was called in another pass before.
+func TestCheckpointRegistersHooks(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		var hooked *tensor.Tensor
+		calls := 0
+		f := func(in ...*tensor.Tensor) *tensor.Tensor {
+			if calls++; calls%2 == 0 {
+				if err := hooked.RetainGrad(); err != nil {
+					return tensor.Failed(err)
+				}
+			}
+			return in[0].Exp().Mul(in[0])
+		}
+		hooked = points(4).Mul(2)
+		if err := autograd.Checkpoint(f, hooked).Sum().Backward(); err != nil {
+			t.Errorf("in a pass: %v", err)
+		} else if hooked.Grad() == nil {
+			t.Error("in a pass: the tensor has not retained its gradient")
+		}
+
+		x := points(4)
+		y := applied(&either{backward: func() ([]*tensor.Tensor, error) {
+			return []*tensor.Tensor{autograd.Checkpoint(f, x)}, nil
+		}})(x)
+		g, err := autograd.Grad([]*tensor.Tensor{y.Sum()}, []*tensor.Tensor{x}, tensor.CreateGraph(true))
+		if err != nil {
+			return err
+		}
+		hooked = g[0].Mul(2)
+		sum := hooked.Sum()
+		// Within another pass, which may have the memory of the first one.
+		outer := points(4)
+		if _, err := outer.RegisterHook(func(*tensor.Tensor) (*tensor.Tensor, error) { return nil, sum.Backward() }); err != nil {
+			return err
+		}
+		if err := outer.Sum().Backward(); err != nil || calls != 4 || x.Grad() == nil {
+			t.Errorf("%d calls; in a pass through the graph of another: %v, the gradient %v", calls, err, x.Grad())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestCheckpointWithGrad(t *testing.T) {
 	leak.Check(t)
 	compare(t, func(checkpointed bool) ([]*tensor.Tensor, error) {

@@ -21,6 +21,7 @@
 #include "autocast.h"
 #include "debuginfo.h"
 #include "device.h"
+#include "hooks.h"
 #include "passes.h"
 #include "saved.h"
 #include "shim.h"
@@ -629,7 +630,9 @@ std::shared_ptr<Recomputation> Checkpoint::recompute() {
   auto answer = std::make_unique<Ticket>(Ticket{0});
   uint64_t failed;
   {
+    auto pass = pass_info();
     at::ThreadLocalStateGuard modes(modes_);
+    HooksOfPass same(std::move(pass));  // the pass in which the first run was, if any, is over
     AutocastGuard autocast(autocast_);
     RandomGuard random(then);
     Lent lent(inputs);

@@ -123,8 +123,8 @@ struct Received {
 };
 
 // Among libtorch's thread-local state, which a pass takes to the engine's threads.
-struct PassInfo : c10::DebugInfoBase {
-  const Flight &pass;
+struct PassInfo : c10::DebugInfoBase, std::enable_shared_from_this<PassInfo> {
+  const Flight &pass;  // not to be read after the pass, in which a copy of the state may have been made
   const uint64_t number = next_number.fetch_add(1);
   std::mutex mutex;
   std::map<uint64_t, Received> received;  // by the number of the hook
@@ -137,6 +137,7 @@ struct PassInfo : c10::DebugInfoBase {
 
 constexpr std::string_view kPass = "linstock::Pass";
 c10::DebugInfoKind pass_kind() { return debug_info_kind<kPass, 0x4d>(); }
+PassInfo *current_info() noexcept { return static_cast<PassInfo *>(c10::ThreadLocalDebugInfo::get(pass_kind())); }
 
 // The weak counterpart of a pointer to a node.
 template <class Pointer>
@@ -192,7 +193,7 @@ class MultiHook {
 
   // Called with the gradient of the i-th tensor.
   void receive(size_t i, const at::Tensor &grad) const {
-    auto *pass = static_cast<PassInfo *>(c10::ThreadLocalDebugInfo::get(pass_kind()));
+    auto *pass = current_info();
     uint64_t number = number_.load();
     if (pass == nullptr || number > pass->number) return;  // registered since the pass began
     std::vector<at::Tensor> all;
@@ -233,10 +234,16 @@ class MultiHook {
 
 }  // namespace
 
-HooksOfPass::HooksOfPass(const Flight &pass) : guard_(pass_kind(), std::make_shared<PassInfo>(pass)) {}
+HooksOfPass::HooksOfPass(const Flight &pass) : HooksOfPass(std::make_shared<PassInfo>(pass)) {}
+HooksOfPass::HooksOfPass(std::shared_ptr<c10::DebugInfoBase> info) : guard_(pass_kind(), std::move(info)) {}
+
+std::shared_ptr<c10::DebugInfoBase> pass_info() noexcept {
+  auto *info = current_info();
+  return info == nullptr ? nullptr : info->shared_from_this();
+}
 
 const Flight *current_pass() noexcept {
-  auto *info = static_cast<PassInfo *>(c10::ThreadLocalDebugInfo::get(pass_kind()));
+  auto *info = current_info();
   return info == nullptr ? nullptr : &info->pass;
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "passes.h"
 
@@ -15,11 +16,16 @@ namespace ls {
 class HooksOfPass {
  public:
   explicit HooksOfPass(const Flight &pass);
+  // Those of the pass whose pass_info this is: the thread has another thread-local state now, such as that of a
+  // checkpoint, which may have been made in a pass that is over.
+  explicit HooksOfPass(std::shared_ptr<c10::DebugInfoBase> info);
 
  private:
   c10::DebugInfoGuard guard_;
 };
 
+// Returns what libtorch's thread-local state has of the calling thread's backward pass, or null.
+std::shared_ptr<c10::DebugInfoBase> pass_info() noexcept;
 // Returns the backward pass that the calling thread is in, or null.
 const Flight *current_pass() noexcept;
 
