@@ -114,6 +114,50 @@ func TestDual(t *testing.T) {
 	}
 }
 
+// TestPrintDual tests that a tensor prints its tangent, as in PyTorch, and that printing leaves nothing behind.
+func TestPrintDual(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.FromSlice([]float32{1, 2}, nil)
+		w := x.Clone().RequiresGrad_()
+		var after *tensor.Tensor
+		err := autograd.DualLevel(func() error {
+			dual := autograd.MakeDual(x, tensor.FromSlice([]float32{3, 4}, nil))
+			tied := autograd.MakeDual(w, tensor.FromSlice([]float32{0.5, 1e6}, nil))
+			after = dual
+			for _, c := range []struct {
+				x    *tensor.Tensor
+				want string
+			}{
+				{x, "tensor([1., 2.])"},
+				{dual, "tensor([1., 2.], tangent=tensor([3., 4.]))"},
+				{dual.Mul(2).To(tensor.Float64).Reshape(2, 1), `tensor([[2.],
+        [4.]], dtype=torch.float64,
+       tangent=tensor([[6.],
+        [8.]], dtype=torch.float64))`},
+				{tied.Mul(w), `tensor([1., 4.], grad_fn=<MulBackward0>,
+       tangent=tensor([5.0000e-01, 2.0000e+06], grad_fn=<AddBackward0>))`},
+			} {
+				had := tensor.CurrentScope().Len()
+				if got := c.x.String(); got != c.want {
+					t.Errorf("got\n%s\nwant\n%s", got, c.want)
+				}
+				if n := tensor.CurrentScope().Len(); n != had {
+					t.Errorf("the scope had %d tensors, and %d after printing", had, n)
+				}
+			}
+			return nil
+		})
+		if got := after.String(); got != "tensor([1., 2.])" {
+			t.Errorf("after the level: %s", got)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestForwardMode compares the forward mode of the functional API with PyTorch.
 func TestForwardMode(t *testing.T) {
 	leak.Check(t)

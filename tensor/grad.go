@@ -376,10 +376,14 @@ func (t *Tensor) RetainGrad() error {
 // Linstock calls another overload than Python's, the name differs: it is "SumBackward1" for Sum without Dim, which is
 // "SumBackward0" in Python. PyTorch: Tensor.grad_fn.
 func (t *Tensor) GradFn() string {
-	var name string
-	_ = t.use("GradFn", func(h cshim.Handle) (err error) {
+	name, _ := t.gradFn()
+	return name
+}
+
+func (t *Tensor) gradFn() (name string, err error) {
+	err = t.use("GradFn", func(h cshim.Handle) (err error) {
 		name, err = cshim.GradFnName(h)
 		return err
 	})
-	return name
+	return name, err
 }

@@ -156,14 +156,33 @@ func (t *Tensor) String() string {
 	if layout != Strided && layout != layoutNested {
 		suffixes = append(suffixes, "layout=torch."+layout.String())
 	}
-	switch fn := t.GradFn(); {
+	switch fn, err := t.gradFn(); {
+	case err != nil: // of a view made without gradients whose base was then written to with them
+		suffixes = append(suffixes, "grad_fn=<Invalid>")
 	case fn != "":
 		fn = strings.TrimRight(fn[strings.LastIndexByte(fn, ':')+1:], ">")
 		suffixes = append(suffixes, "grad_fn=<"+fn+">")
 	case m.RequiresGrad:
 		suffixes = append(suffixes, "requires_grad=True")
 	}
+	if tangent := t.tangent(); tangent != nil {
+		suffixes = append(suffixes, "tangent="+tangent.String())
+		tangent.Release()
+	}
 	return withSuffixes(prefix, text, suffixes, layout == SparseCOO)
+}
+
+// tangent returns the tangent of t, or nil if it has none; the caller releases it.
+func (t *Tensor) tangent() *Tensor {
+	if !modeOn(cshim.ModeForward) {
+		return nil
+	}
+	out, err := CallUnchecked("aten::_unpack_dual", t, 0)
+	if err != nil {
+		return nil
+	}
+	out[0].(*Tensor).Release()
+	return out[1].(*Tensor)
 }
 
 // sparseParts has the parts of sparse layouts: their names and the operators that return them.

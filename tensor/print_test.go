@@ -147,6 +147,21 @@ func TestPrintOptionsRefused(t *testing.T) {
 	}
 }
 
+// TestPrintInvalid tests a view made without gradients, whose base was then written to with gradients.
+func TestPrintInvalid(t *testing.T) {
+	begin(t)
+	base := Zeros([]int{3})
+	var view *Tensor
+	if err := withGrad(false, func() error { view = base.Narrow(0, 0, 2); return view.Err() }); err != nil {
+		t.Fatal(err)
+	}
+	if err := base.Mul_(Ones([]int{3}).RequiresGrad_()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "text", view.String(), "tensor([0., 0.], grad_fn=<Invalid>)")
+	equal(t, "GradFn", view.GradFn(), "")
+}
+
 func TestPrintUnusable(t *testing.T) {
 	begin(t)
 	var none *Tensor
