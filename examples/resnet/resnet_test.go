@@ -31,6 +31,9 @@ func TestTwin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if accuracy < 0.95 {
+		t.Errorf("accuracy %.3f after two epochs, want 0.95", accuracy)
+	}
 	twin.Compare(t, twin.Figures{"losses": r.losses, "rates": r.rates, "accuracy": {accuracy}}, 1e-5)
 }
 

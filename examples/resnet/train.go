@@ -63,10 +63,11 @@ func stripes(n int) (images, labels *tensor.Tensor) {
 	return tensor.Randn([]int{n, 3, size, size}).Mul(0.5).Add(wave), labels
 }
 
-// augment flips half of the images and shifts the batch by up to two pixels.
+// augment flips half of the images along both axes, because a flip along one axis changes the direction of stripes, and
+// shifts the batch by up to two pixels.
 func augment(x *tensor.Tensor) (*tensor.Tensor, error) {
 	flipped := tensor.Rand([]int{x.Size(0), 1, 1, 1}).Lt(0.5)
-	x = tensor.Where(flipped, x.Flip(3), x)
+	x = tensor.Where(flipped, x.Flip(2, 3), x)
 	shift, err := tensor.Data[int64](tensor.RandInt(0, 5, []int{2}))
 	if err != nil {
 		return nil, err

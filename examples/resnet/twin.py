@@ -55,7 +55,7 @@ def stripes(n):
 
 def augment(x):
     flipped = torch.rand(x.size(0), 1, 1, 1).lt(0.5)
-    x = torch.where(flipped, x.flip(3), x)
+    x = torch.where(flipped, x.flip(2, 3), x)
     shift = torch.randint(0, 5, (2,)).tolist()
     x = F.pad(x, (2, 2, 2, 2))
     return x.narrow(2, shift[0], SIZE).narrow(3, shift[1], SIZE)
