@@ -235,6 +235,28 @@ func TestSIGTERM(t *testing.T) {
 	}
 }
 
+// TestSampleHasNoDropout tests that the sample after the evaluation depends on the seed alone.
+func TestSampleHasNoDropout(t *testing.T) {
+	leak.Check(t)
+	o := tiny(t, 0, t.TempDir())
+	o.Model.Dropout = 0.5
+	r := start(t, o)
+	trainTo(t, r, 2)
+	if _, err := r.evaluate(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	var texts [2]string
+	for i := range texts {
+		var err error
+		if texts[i], err = r.model.Generate(t.Context(), r.vocab, "func ", 50, gpt.Sampling{Temperature: 1, Seed: 1}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if texts[0] != texts[1] {
+		t.Errorf("the same seed gives %q and %q", texts[0], texts[1])
+	}
+}
+
 // TestNoDirectory tests that a run whose directory cannot be made ends before it trains.
 func TestNoDirectory(t *testing.T) {
 	leak.Check(t)

@@ -80,6 +80,7 @@ func (r *run) build(learned []uint8) (err error) {
 // train trains until the total number of steps is done.
 func (r *run) train(ctx context.Context, report *report) error {
 	defer report.Close()
+	nn.Train(r.model)
 	for r.step < r.options.steps {
 		for batch, err := range r.loader.Batches(ctx) {
 			if err != nil {
@@ -120,7 +121,6 @@ func (r *run) evaluate(ctx context.Context, batches int) (mean float64, err erro
 		return 0, err
 	}
 	nn.Eval(r.model)
-	defer nn.Train(r.model)
 	n := 0
 	err = autograd.NoGrad(func() error {
 		for batch, err := range loader.Batches(ctx) {

@@ -19,7 +19,7 @@ type Sampling struct {
 }
 
 // Generate continues prompt by n characters and calls emit, if it is not nil, with each. It stops when ctx is done or
-// emit returns an error. It returns the text generated so far.
+// emit returns an error. It returns the text generated so far. The model must be in evaluation mode, which has no dropout.
 func (g *GPT) Generate(ctx context.Context, v Vocab, prompt string, n int, s Sampling, emit func(char string) error) (text string, err error) {
 	err = autograd.NoGrad(func() error {
 		text, err = Continue(ctx, v, prompt, n, s, func(_ context.Context, ids []int64) ([]float32, error) {
