@@ -144,3 +144,20 @@ func TestRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestEnvironment tests that a process whose launcher's variables are wrong does not train alone.
+func TestEnvironment(t *testing.T) {
+	leak.Check(t)
+	for want, wrong := range map[string][]string{
+		"RANK=1, but WORLD_SIZE=1":                     {"RANK=1", "WORLD_SIZE=1"},
+		"only one of RANK and WORLD_SIZE is set":       {"RANK=0", "WORLD_SIZE="},
+		"neither RANK and WORLD_SIZE nor the variable": {"RANK=", "WORLD_SIZE=", "PMI_RANK=1", "PMI_SIZE="},
+	} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0])
+		args := []string{"-text", ".", "-out", t.TempDir(), "-layers", "1", "-width", "8", "-heads", "2", "-context", "8", "-steps", "1"}
+		cmd.Env = append(append(os.Environ(), wrong...), envArgs+"="+strings.Join(args, "\n"))
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("%v: %v, want %q in\n%s", wrong, err, want, out)
+		}
+	}
+}

@@ -103,10 +103,16 @@ func command(args []string) error {
 	return t.run(ctx)
 }
 
-// join returns the group of all processes, or one of this process alone if no launcher started it.
+// join returns the group of all processes, or one of this process alone if no launcher has set its variables.
 func join(ctx context.Context, timeout time.Duration) (*dist.Group, error) {
-	if _, err := dist.ReadEnvironment(); err == nil {
+	_, err := dist.ReadEnvironment()
+	if err == nil {
 		return dist.Init(ctx, dist.Timeout(timeout))
+	}
+	for _, name := range []string{"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_RANK"} {
+		if os.Getenv(name) != "" {
+			return nil, err
+		}
 	}
 	store, err := dist.NewHashStore()
 	if err != nil {
