@@ -44,7 +44,7 @@ func start(t *testing.T, n int, args ...string) {
 	}
 }
 
-// begin starts the command with the given arguments in n processes.
+// begin starts the command with the given arguments in n processes. In an argument, RANK is the number of the process.
 func begin(t *testing.T, n int, args ...string) ([]*exec.Cmd, []strings.Builder) {
 	t.Helper()
 	port, err := launch.Port()
@@ -56,7 +56,7 @@ func begin(t *testing.T, n int, args ...string) ([]*exec.Cmd, []strings.Builder)
 	for r := range all {
 		all[r] = exec.CommandContext(t.Context(), os.Args[0])
 		all[r].Stdout, all[r].Stderr = &outs[r], &outs[r]
-		all[r].Env = append(launch.Environ(r, n, port), envArgs+"="+strings.Join(args, "\n"))
+		all[r].Env = append(launch.Environ(r, n, port), envArgs+"="+strings.ReplaceAll(strings.Join(args, "\n"), "RANK", strconv.Itoa(r)))
 		if err := all[r].Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -130,6 +130,9 @@ func TestRefused(t *testing.T) {
 	for want, changed := range map[string][]string{
 		"fewer than one batch of all processes: 1 × 1000": {"-batch", "1000"},
 		"with other characters":                           {"-text", second},
+		"LR:0.001 Seed:1}, now":                           {"-lr", "0.01"},
+		"LR:0.001 Seed:2}":                                {"-seed", "2"},
+		"Heads:1":                                         {"-heads", "1"},
 		"-save-every must be at least 1":                  {"-save-every", "0"},
 		"unexpected arguments":                            {"extra", "-steps", "3"},
 		"not a directory":                                 {"-out", filepath.Join(first, "text.go")},
@@ -158,6 +161,19 @@ func TestEnvironment(t *testing.T) {
 		cmd.Env = append(append(os.Environ(), wrong...), envArgs+"="+strings.Join(args, "\n"))
 		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("%v: %v, want %q in\n%s", wrong, err, want, out)
+		}
+	}
+}
+
+// TestOneCheckpoint tests that ranks that do not all find the checkpoint do not train.
+func TestOneCheckpoint(t *testing.T) {
+	leak.Check(t)
+	args := []string{"-text", ".", "-out", filepath.Join(t.TempDir(), "RANK"), "-layers", "1", "-width", "8", "-heads", "2", "-context", "8", "-steps"}
+	start(t, 1, append(args, "1")...)
+	all, outs := begin(t, 2, append(args, "2")...)
+	for r, cmd := range all {
+		if err := cmd.Wait(); err == nil || !strings.Contains(outs[r].String(), "different steps, [1 0]") {
+			t.Errorf("rank %d: %v\n%s", r, err, outs[r].String())
 		}
 	}
 }

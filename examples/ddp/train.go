@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/linstock-ml/linstock/checkpoint"
@@ -17,6 +18,13 @@ import (
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
 )
+
+// settings holds the options that a run that continues must have, too. The number of processes and -batch may change.
+type settings struct {
+	Model gpt.Config `json:"model"`
+	LR    float64    `json:"lr"`
+	Seed  uint64     `json:"seed"`
+}
 
 // trainer is one process of the training.
 type trainer struct {
@@ -61,17 +69,30 @@ func newTrainer(ctx context.Context, g *dist.Group, o options, text *gpt.Text) (
 		return nil, fmt.Errorf("the text has %d windows of %d characters, fewer than one batch of all processes: %d × %d",
 			windows.Len(), o.Context, g.Size(), o.batch)
 	}
-	vocab := text.Vocab
-	t.parts = append(gpt.Saved(&t.model.Config, &vocab), checkpoint.Loader(t.loader),
-		checkpoint.Value("step", &t.step), checkpoint.Value("losses", &t.losses))
-	if _, err := os.Stat(t.path()); err == nil {
-		if err := checkpoint.LoadTraining(t.path(), t.model, t.opt, t.parts...); err != nil {
-			return nil, err
-		}
+	given, vocab := settings{t.Config, o.lr, o.seed}, text.Vocab
+	saved := given
+	about := append(gpt.Saved(&t.model.Config, &vocab), checkpoint.Value("settings", &saved))
+	t.parts = append(about, checkpoint.Loader(t.loader), checkpoint.Value("step", &t.step), checkpoint.Value("losses", &t.losses))
+	if err := checkpoint.LoadValues(t.path(), about...); err == nil {
 		if vocab != text.Vocab {
 			return nil, fmt.Errorf("%s was trained on another text, with other characters", t.path())
 		}
+		if saved != given {
+			return nil, fmt.Errorf("%s was trained with other settings: %+v, now %+v", t.path(), saved, given)
+		}
+		if err := checkpoint.LoadTraining(t.path(), t.model, t.opt, t.parts...); err != nil {
+			return nil, err
+		}
 		t.printf("continuing after step %d of %s\n", t.step, t.path())
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	steps, err := dist.AllGatherObject(ctx, g, t.step)
+	if err != nil {
+		return nil, err
+	}
+	if slices.Min(steps) != slices.Max(steps) {
+		return nil, fmt.Errorf("the ranks would continue after different steps, %v: -out must be one directory that all read", steps)
 	}
 	t.compared = t.step
 	t.ddp, err = dist.NewDDP(ctx, g, t.model, dist.GradientAsBucketView(true))
