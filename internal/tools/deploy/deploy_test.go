@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -135,6 +136,27 @@ func TestPyTorchJob(t *testing.T) {
 			t.Errorf("the schema allows %q", wrong)
 		}
 	}
+	var spec struct {
+		Spec struct {
+			PytorchReplicaSpecs map[string]struct{ Template corev1.PodTemplateSpec }
+		}
+	}
+	if err := yaml.Unmarshal(job, &spec); err != nil {
+		t.Fatal(err)
+	}
+	containers := 0
+	for name, r := range spec.Spec.PytorchReplicaSpecs {
+		for _, c := range r.Template.Spec.Containers {
+			containers++
+			threads := corev1.EnvVar{Name: "OMP_NUM_THREADS", Value: c.Resources.Requests.Cpu().String()}
+			if c.ImagePullPolicy != corev1.PullIfNotPresent || !slices.Contains(c.Env, threads) {
+				t.Errorf("%s: %+v", name, c)
+			}
+		}
+	}
+	if containers != 2 {
+		t.Errorf("%d containers", containers)
+	}
 	if err := yaml.UnmarshalStrict(docs["v1 PersistentVolumeClaim"], &corev1.PersistentVolumeClaim{}); err != nil {
 		t.Error(err)
 	}
@@ -155,7 +177,8 @@ func TestCompose(t *testing.T) {
 	seen := map[string]bool{}
 	for name, s := range p.Services {
 		rank := s.Environment["RANK"]
-		if rank == nil || name != "rank"+*rank || *s.Environment["MASTER_ADDR"] != "rank0" || *s.Environment["WORLD_SIZE"] != "4" {
+		if rank == nil || name != "rank"+*rank || *s.Environment["MASTER_ADDR"] != "rank0" || *s.Environment["WORLD_SIZE"] != "4" ||
+			s.Environment["OMP_NUM_THREADS"] == nil {
 			t.Errorf("service %s: %v", name, s.Environment)
 			continue
 		}
