@@ -71,7 +71,7 @@ lint() {
         tool go-licenses check ./examples/... $allowed --ignore github.com/golang/freetype --ignore github.com/ajstarks/svgo
     } >build/test/licences.log 2>&1 || { grep -i licen build/test/licences.log; return 1; }
   }
-  deploy_valid() { (cd internal/tools && go test ./deploy) >build/test/deploy.log 2>&1 || { cat build/test/deploy.log; return 1; }; }
+  deploy_valid() { (cd internal/tools && go test -count=1 ./deploy) >build/test/deploy.log 2>&1 || { cat build/test/deploy.log; return 1; }; }
   local include=$root/torch/include
   [ -d "$include" ] || include=$root/include
   check "gofmt" gofmt_clean
