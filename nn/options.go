@@ -54,6 +54,7 @@ type settings struct {
 	base                 float64
 	interleaved          bool
 	alpha                float64
+	hasAlpha             bool
 	dynamic, perRow      bool
 }
 
@@ -359,7 +360,9 @@ func Interleaved(on ...bool) Option {
 }
 
 // Alpha sets the scale of a LoRALinear, which is divided by its rank (lora_alpha=); the rank by default, a scale of 1.
-func Alpha(v float64) Option { return Option{"Alpha", func(s *settings) { s.alpha = v }} }
+func Alpha(v float64) Option {
+	return Option{"Alpha", func(s *settings) { s.alpha, s.hasAlpha = v, true }}
+}
 
 // Dynamic makes an Int8Linear round the rows of its inputs to 8 bits in each call, too.
 func Dynamic(on ...bool) Option {

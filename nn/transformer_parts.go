@@ -487,7 +487,7 @@ func NewLoRALinear(base Layer, rank int, opts ...Option) *LoRALinear {
 	b.sizes("rank", rank)
 	b.probability("DropoutP", b.dropout)
 	alpha := b.alpha
-	if alpha == 0 {
+	if !b.hasAlpha {
 		alpha = float64(rank)
 	}
 	if math.IsNaN(alpha) || math.IsInf(alpha, 0) {

@@ -1140,6 +1140,13 @@ func TestLoRA(t *testing.T) {
 	if err := nn.SetSubmodule(model, "2", l); err != nil {
 		t.Fatal(err)
 	}
+	for want, opts := range map[float64][]nn.Option{0: {nn.Alpha(0)}, 1: nil, 2: {nn.Alpha(4)}} {
+		scaled := nn.NewLoRALinear(nn.NewLinear(3, 2), 2, opts...)
+		defer nn.Release(scaled)
+		if scaled.Scale != want {
+			t.Errorf("the scale is %v, want %v", scaled.Scale, want)
+		}
+	}
 	err := tensor.WithScope(func() error {
 		x := tensor.Randn([]int{5, 4})
 		golden.Near(t, "at first", l.Forward(x.Narrow(1, 0, 3)), data(t, base.Forward(x.Narrow(1, 0, 3))), 0, 0)
