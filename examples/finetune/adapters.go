@@ -9,6 +9,7 @@ import (
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
 	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
 )
 
 // run adapts a model to a text.
@@ -41,6 +42,9 @@ func newRun(o *options, model *gpt.GPT, vocab gpt.Vocab) (*run, error) {
 	r.learned, r.held = text.Split()
 	if need := model.Config.Context + 1; len(r.held) < need {
 		return nil, fmt.Errorf("%s has %d characters of the base's vocabulary; it needs at least %d", path, len(text.Tokens), 20*need)
+	}
+	if err := tensor.ManualSeed(o.seed); err != nil {
+		return nil, err
 	}
 	return r, r.insert()
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -182,5 +183,28 @@ func TestShortText(t *testing.T) {
 	defer nn.Release(model)
 	if _, err := newRun(&options{text: path, rank: 2, alpha: 2}, model, "abc"); err == nil {
 		t.Error("a text of three characters was accepted")
+	}
+}
+
+// TestSeed tests that the adapters' first values depend on the seed alone.
+func TestSeed(t *testing.T) {
+	leak.Check(t)
+	first := func(seed uint64) []float32 {
+		t.Helper()
+		model := gpt.New(gpt.Config{Vocab: 11, Width: 8, Layers: 1, Heads: 1, Context: 8})
+		r, err := newRun(&options{text: "load.py", rank: 2, alpha: 2, seed: seed}, model, "\nabcdefgh .")
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, r)
+		values, err := tensor.Data[float32](r.adapters[0].A.Weight)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return values
+	}
+	one := first(1)
+	if again, two := first(1), first(2); !slices.Equal(one, again) || slices.Equal(one, two) {
+		t.Errorf("with seed 1 %v and %v, with seed 2 %v", one, again, two)
 	}
 }
