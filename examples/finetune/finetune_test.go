@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -206,5 +207,24 @@ func TestSeed(t *testing.T) {
 	one := first(1)
 	if again, two := first(1), first(2); !slices.Equal(one, again) || slices.Equal(one, two) {
 		t.Errorf("with seed 1 %v and %v, with seed 2 %v", one, again, two)
+	}
+}
+
+// TestLossIsTheMeanOfAllWindows tests that a small last batch has its share of the loss on held-out text.
+func TestLossIsTheMeanOfAllWindows(t *testing.T) {
+	leak.Check(t)
+	model := gpt.New(gpt.Config{Vocab: 11, Width: 8, Layers: 1, Heads: 1, Context: 8})
+	defer nn.Release(model)
+	r := &run{options: &options{held: 100}, model: model, held: []uint8("\x01\x02\x03\x04\x05\x06\x07\x08\x09\x00\x01\x03\x05\x07\x09")}
+	var losses [2]float64
+	for i, batch := range []int{3, 7} {
+		r.options.batch = batch
+		var err error
+		if losses[i], err = r.evaluate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if math.Abs(losses[0]-losses[1]) > 1e-6 {
+		t.Errorf("the loss is %v in batches of 3 windows, and %v in one of 7", losses[0], losses[1])
 	}
 }

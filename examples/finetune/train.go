@@ -96,8 +96,8 @@ func train(ctx context.Context, model *gpt.GPT, windows *data.Loader, steps int,
 	return losses, nil
 }
 
-// evaluate returns the mean loss over batches that are spread evenly over the held-out text.
-func (r *run) evaluate(ctx context.Context) (mean float64, err error) {
+// evaluate returns the mean loss over windows that are spread evenly over the held-out text.
+func (r *run) evaluate(ctx context.Context) (float64, error) {
 	o, length := r.options, r.model.Config.Context
 	windows, err := data.NewWindows(r.held, length, max(1, (len(r.held)-length-1)/max(1, o.held*o.batch)))
 	if err != nil {
@@ -107,7 +107,7 @@ func (r *run) evaluate(ctx context.Context) (mean float64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	n := 0
+	total, batches, n := 0.0, 0, 0
 	err = autograd.NoGrad(func() error {
 		for batch, err := range loader.Batches(ctx) {
 			if err != nil {
@@ -117,12 +117,12 @@ func (r *run) evaluate(ctx context.Context) (mean float64, err error) {
 			if err != nil {
 				return err
 			}
-			mean += value
-			if n++; n >= o.held {
+			total, n = total+value*float64(batch.Size), n+batch.Size
+			if batches++; batches >= o.held {
 				break
 			}
 		}
 		return nil
 	})
-	return mean / float64(max(1, n)), err
+	return total / float64(max(1, n)), err
 }

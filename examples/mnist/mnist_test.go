@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"os"
 	"testing"
 
@@ -54,6 +55,44 @@ func TestDigits(t *testing.T) {
 			t.Errorf("epoch %d ends with %d native bytes, the one before with %d", epoch+1, stats.Allocated, last)
 		}
 		last = stats.Allocated
+	}
+}
+
+// TestLossIsTheMeanOfAllImages tests that a small last batch has its share of an epoch's loss.
+func TestLossIsTheMeanOfAllImages(t *testing.T) {
+	leak.Check(t)
+	train, test, _, err := readData("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func() *run {
+		r, err := newRun(&options{batch: train.Len() - 2, workers: 1, lr: 0, seed: 1, device: tensor.CPU}, train, test)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			nn.Release(r.model)
+			r.opt.Release()
+		})
+		return r
+	}
+	got, err := start().epoch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, want := start(), 0.0
+	for batch, err := range r.train.Batches(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		loss, err := nn.CrossEntropy(r.model.Forward(batch.Inputs), batch.Targets, tensor.ReduceSum).Item()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want += loss / float64(train.Len())
+	}
+	if math.Abs(got-want) > 1e-5*want {
+		t.Errorf("the loss is %v, want %v", got, want)
 	}
 }
 

@@ -55,8 +55,9 @@ func newModel(height, width int, device tensor.Device) *nn.Sequential {
 }
 
 // epoch trains on all images once and returns the mean loss.
-func (r *run) epoch(ctx context.Context) (mean float64, err error) {
+func (r *run) epoch(ctx context.Context) (float64, error) {
 	nn.Train(r.model)
+	total, n := 0.0, 0
 	for batch, err := range r.train.Batches(ctx) {
 		if err != nil {
 			return 0, err
@@ -73,9 +74,9 @@ func (r *run) epoch(ctx context.Context) (mean float64, err error) {
 		if err != nil {
 			return 0, err
 		}
-		mean += value / float64(r.train.Len())
+		total, n = total+value*float64(batch.Size), n+batch.Size
 	}
-	return mean, nil
+	return total / float64(max(1, n)), nil
 }
 
 // accuracy returns the share of the test images that the model classifies correctly.
