@@ -32,7 +32,7 @@ func (p *report) stepped(loss float64) {
 func (p *report) figures() string {
 	tokens := float64((p.run.step - p.first) * p.run.Batch * p.run.Model.Context)
 	s := fmt.Sprintf("loss %.3f  %.0f tokens/s", p.loss.Value(), tokens/p.Elapsed().Seconds())
-	if stats, err := vram.Stats(vram.CPU); err == nil {
+	if stats, err := vram.Stats(p.run.options.device); err == nil {
 		s += fmt.Sprintf("  native %.1f MB (peak %.1f)", mega(stats.Allocated), mega(stats.Peak))
 	}
 	if rss := residentBytes(); rss > 0 {

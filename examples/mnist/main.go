@@ -4,7 +4,7 @@
 //	go run ./cmd/linstock setup    # once
 //	go run ./examples/mnist -epochs 3
 //
-// It prints the loss of each epoch and the accuracy on test images.
+// It prints the loss of each epoch, the accuracy on test images, and the native memory on the device.
 package main
 
 import (
@@ -93,7 +93,7 @@ func command(args []string) error {
 		if err != nil {
 			return err
 		}
-		stats, err := vram.Stats(tensor.CPU)
+		stats, err := vram.Stats(o.device)
 		if err != nil {
 			return err
 		}

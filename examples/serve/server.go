@@ -145,7 +145,7 @@ func (s *server) compute(ctx context.Context, q *request) (string, error) {
 func (s *server) stats(w http.ResponseWriter, _ *http.Request) {
 	// Read the bytes last: a batch that is no longer counted has freed its tensors.
 	active, steps := s.active.Load(), s.steps.Stats()
-	native, err := vram.Stats(tensor.CPU)
+	native, err := vram.Stats(s.model.Tok.Weight.Device())
 	if err != nil {
 		s.refuse(w, http.StatusInternalServerError, err)
 		return
