@@ -85,6 +85,33 @@ func TestOnlyAdaptersAreSaved(t *testing.T) {
 	}
 }
 
+// TestCheck tests that the adapters are merged, which changes the results by rounding alone.
+func TestCheck(t *testing.T) {
+	leak.Check(t)
+	o := options{rank: 2, alpha: 4, batch: 8, steps: 20, lr: 1e-2, seed: 1}
+	r, err := newRun(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		nn.Release(r.model)
+		r.first.Release()
+		r.second.Release()
+	})
+	if err := r.adapt(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	difference, err := r.check(o)
+	if err != nil || difference > 1e-5 {
+		t.Errorf("a difference of %v, %v", difference, err)
+	}
+	for i, l := range r.model.Layers {
+		if l, ok := l.(*nn.LoRALinear); ok && !l.Merged() {
+			t.Errorf("layer %d is not merged", i)
+		}
+	}
+}
+
 // TestFlags tests that values with which the command cannot run are errors that name the flag.
 func TestFlags(t *testing.T) {
 	leak.Check(t)

@@ -1,5 +1,5 @@
 // Lora trains a small network on one task, freezes it, and adapts it to another task with low-rank updates (Hu et al.
-// 2021). It saves the updates alone and merges them into the weights.
+// 2021). It saves the updates alone, merges them into the weights, and prints by how much this changes the results.
 //
 //	go run ./cmd/linstock setup    # once
 //	go run ./examples/lora -out adapter.safetensors
@@ -46,12 +46,16 @@ func command(ctx context.Context, o options, out string) error {
 		return err
 	}
 	fmt.Printf("second task: loss %.4f, with %d of %d parameters trained\n", r.finetuning[len(r.finetuning)-1], r.trained, r.total)
-	if out == "" {
-		return nil
+	if out != "" {
+		if err := r.save(out); err != nil {
+			return err
+		}
+		fmt.Println("adapters saved to", out)
 	}
-	if err := r.save(out); err != nil {
+	difference, err := r.check(o)
+	if err != nil {
 		return err
 	}
-	fmt.Println("adapters saved to", out)
+	fmt.Printf("adapters merged into the weights; this changes logits by at most %.1g\n", difference)
 	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 
+	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
@@ -98,6 +99,22 @@ func train(ctx context.Context, model nn.Layer, weights *tensor.Tensor, o option
 		}
 	}
 	return losses, nil
+}
+
+// check merges the adapters and returns the largest difference that this makes to logits of random inputs: rounding.
+func (r *run) check(o options) (largest float64, err error) {
+	err = tensor.WithScope(func() error {
+		return autograd.NoGrad(func() error {
+			x := tensor.Randn([]int{o.batch, in})
+			before := r.model.Forward(x)
+			if err := r.merge(); err != nil {
+				return err
+			}
+			largest, err = r.model.Forward(x).Sub(before).Abs().Max().Item()
+			return err
+		})
+	})
+	return largest, err
 }
 
 // merge adds the adapters to the weights.
