@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/GradMode.h>
+#include <fcntl.h>
 #include <torch/csrc/autograd/variable.h>
 #include <unistd.h>
 
@@ -28,7 +29,7 @@ using torch::autograd::SavedVariableHooks;
 // An open file, to the end of which tensors are written. Closed with the last tensor in it.
 class File {
  public:
-  explicit File(int fd) : fd_(::dup(fd)) {
+  explicit File(int fd) : fd_(::fcntl(fd, F_DUPFD_CLOEXEC, 0)) {
     if (fd_ < 0) throw ArgumentError(std::string("the file of saved tensors: ") + std::strerror(errno));
   }
   ~File() { ::close(fd_); }
