@@ -365,6 +365,35 @@ func TestPostAccumulateGradHookWaits(t *testing.T) {
 	})
 }
 
+// A pass that another goroutine runs reads without a lock whether a leaf has such hooks.
+func TestFirstPostAccumulateGradHook(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x, before, other := leaf(1, 2), leaf(1, 2), leaf(1, 2)
+		register := func(x *Tensor) error {
+			_, err := x.RegisterPostAccumulateGradHook(func(*Tensor) error { return nil })
+			return err
+		}
+		if err := register(before); err != nil {
+			t.Fatal(err)
+		}
+		y := x.Mul(before)
+		if _, err := y.RegisterHook(func(*Tensor) (*Tensor, error) {
+			var errs [3]error
+			parallel(1, func(int) { errs = [3]error{register(x), register(before), register(other)} })
+			if !errors.Is(errs[0], ErrArgument) || !strings.Contains(errs[0].Error(), "another goroutine runs a backward pass") {
+				t.Errorf("the first hook of a leaf of the pass: %v", errs[0])
+			}
+			return nil, errors.Join(errs[1], errs[2], register(x))
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(y.Sum().Backward(), register(x)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // RetainGrad follows a tensor that is changed in place, and adds the gradients of several passes.
 func TestRetainGrad(t *testing.T) {
 	begin(t)

@@ -198,7 +198,8 @@ type accumulateHook func(leaf *Tensor) error
 // its Grad: f may use the gradient and set it to nil before the pass computes the next ones. f runs on a thread of the
 // autograd engine, in a scope; its argument is another handle of t, which ends with f. The backward pass returns an error
 // or panic of f. The returned function removes the hook. If f refers to t or to what holds t, they are not freed before
-// the hook is removed or t is released. PyTorch: Tensor.register_post_accumulate_grad_hook.
+// the hook is removed or t is released. Registering the first one of t while another goroutine runs a pass that adds to its
+// Grad is ErrArgument. PyTorch: Tensor.register_post_accumulate_grad_hook.
 func (t *Tensor) RegisterPostAccumulateGradHook(f func(leaf *Tensor) error) (remove func(), err error) {
 	const op = "RegisterPostAccumulateGradHook"
 	if f == nil {

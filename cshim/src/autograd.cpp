@@ -267,13 +267,13 @@ void change_node(const torch::autograd::Node &node, const std::function<void()> 
   change();
 }
 
-void change_data(const at::Tensor &x, const std::function<void()> &change) {
+void change_tensor(const at::Tensor &x, const char *what, const std::function<void()> &change) {
   c10::Storage before;  // freed without the lock
   std::lock_guard<std::mutex> lock(passes_mutex);
   for (const auto &flight : passes) {
     if (!flight.runs_here() && flight.may_add_to(x))
-      throw ArgumentError(
-          "another goroutine runs a backward pass that reaches the tensor: its data must be set before or after");
+      throw ArgumentError(std::string("another goroutine runs a backward pass that reaches the tensor: ") + what +
+                          " before or after");
   }
   if (x.has_storage()) before = x.storage();
   change();
@@ -430,8 +430,11 @@ ls_error *ls_accumulate_hook_register(ls_tensor t, uint64_t id, uint32_t *slot) 
     auto ticket = ls::hold(id);
     static std::mutex first;  // two threads may register a leaf's first hooks
     std::lock_guard<std::mutex> lock(first);
-    if (ls::AccumulateHooks::of(x) == nullptr)
-      torch::autograd::impl::set_post_acc_grad_hooks(x, std::make_unique<ls::AccumulateHooks>());
+    if (ls::AccumulateHooks::of(x) == nullptr) {
+      auto hooks = std::make_unique<ls::AccumulateHooks>();
+      ls::change_tensor(x, "its first post-accumulate hook must come",
+                        [&] { torch::autograd::impl::set_post_acc_grad_hooks(x, std::move(hooks)); });
+    }
     *slot = ls::AccumulateHooks::of(x)->add(std::move(ticket));
   });
 }

@@ -1148,7 +1148,7 @@ void Operator::call(torch::jit::Stack &stack) const {
   if (sets_data_) {
     // A pass reads the data of the leaf meanwhile: SIGSEGV.
     const at::Tensor x = stack[0].toTensor();
-    return change_data(x, [&] { handle.callBoxed(&stack); });
+    return change_tensor(x, "its data must be set", [&] { handle.callBoxed(&stack); });
   }
   if (reads_indices_) {
     handle.callBoxed(&stack);

@@ -49,9 +49,10 @@ class Pass {
 // pass that is not the caller's may run the node. No pass starts during the call.
 void change_node(const torch::autograd::Node &node, const std::function<void()> &change);
 
-// Calls change, which makes x a tensor with other data. Throws ArgumentError if a pass that is not the caller's
-// may add to the gradient of x. No pass, and no other such change, starts during the call.
-void change_data(const at::Tensor &x, const std::function<void()> &change);
+// Calls change, which changes what passes that add to the gradient of x use of it without a lock: its data, or
+// whether it has hooks. Throws ArgumentError if a pass that is not the caller's may do so; what names the change
+// in its message. No pass, and no other such change, starts during the call.
+void change_tensor(const at::Tensor &x, const char *what, const std::function<void()> &change);
 
 // Calls f when no backward pass is in flight: at once, or at the end of the last one. No pass starts during the
 // call; f must not throw. For what hooks of libtorch's C++ code use without a reference.
