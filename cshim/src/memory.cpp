@@ -501,7 +501,8 @@ int64_t shrink_cpu_cache(int64_t keep) noexcept {
 int64_t requested_by_thread() noexcept { return heap().requested.load(std::memory_order_relaxed); }
 
 void maybe_sample(void *p, int64_t n, int slot, uint64_t stream) noexcept {
-  if (sample_rate.load(std::memory_order_relaxed) == 0) return;
+  bool off = sample_rate.load(std::memory_order_relaxed) == 0;
+  if (off && (n >= 0 || samples_on_devices.load(std::memory_order_relaxed) == 0)) return;
   if (n < 0) return sample_freed(p, -n, slot, stream);
   auto &h = heap();
   catch_up(h);

@@ -121,6 +121,8 @@ int slot_of_word(int32_t device);
 constexpr uint64_t kSampled = LS_SCOPE_SAMPLED;
 void sample_allocated(void *p, int64_t n, int64_t asked, int slot, uint64_t stream = 0) noexcept;
 void sample_freed(void *p, int64_t n, int slot, uint64_t stream = 0) noexcept;
+// The sampled blocks of devices that are not freed. Their frees are noted at a rate of 0, too.
+extern std::atomic<int64_t> samples_on_devices;
 // The same for a device's allocator, which does not store which blocks are sampled. n < 0 is a free.
 void maybe_sample(void *p, int64_t n, int slot, uint64_t stream) noexcept;
 // Moves the samples of the autograd engine's threads, taken during this thread's backward pass, to this thread.

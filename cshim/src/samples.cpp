@@ -19,7 +19,7 @@
 
 namespace ls {
 
-std::atomic<int64_t> sample_rate{0};
+std::atomic<int64_t> sample_rate{0}, samples_on_devices{0};
 
 namespace {
 
@@ -163,6 +163,7 @@ void sample_allocated(void *p, int64_t n, int64_t asked, int slot, uint64_t stre
     uint64_t event = s.note(slot, LS_EVENT_ALLOCATED, reinterpret_cast<uint64_t>(p), n, asked, LS_NO_SITE, stream);
     Sample sample{++s.number, n, asked, weight, event, LS_NO_SITE, slot};
     s.blocks[p] = sample;
+    if (slot != kCpuSlot) samples_on_devices.fetch_add(1, std::memory_order_relaxed);
     auto &list = engines ? s.strays : mine;
     bound(list);
     list.push_back({p, sample});
@@ -198,7 +199,9 @@ void sample_freed(void *p, int64_t n, int slot, uint64_t stream) noexcept {
     note(b.site);
   } catch (...) {
   }
-  if (it != s.blocks.end()) s.blocks.erase(it);
+  if (it == s.blocks.end()) return;
+  s.blocks.erase(it);
+  if (slot != kCpuSlot) samples_on_devices.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void note_on_device(int slot, int32_t kind, uint64_t address, int64_t n, void *stream) noexcept {

@@ -35,7 +35,7 @@ var scenarios = map[string]func(*Control) error{
 	"cpu": cpuOnly, "uncached": uncached, "expandable": train, "slow": slow, "history": history, "pressure": pressure,
 	"threads": threads, "fragments": fragments, "capturing": capturing, "checkpoint": recompute,
 	"rank": rank, "options": options, "settings": settings, "losing": losing, "split": split, "threshold": threshold, "generators": generators, "elsewhere": elsewhere,
-	"numbers": numbers, "besides": besides, "beginning": beginning, "indices": indices, "occupied": occupied,
+	"numbers": numbers, "besides": besides, "beginning": beginning, "indices": indices, "occupied": occupied, "unsampled": unsampled,
 }
 
 func TestMain(m *testing.M) {

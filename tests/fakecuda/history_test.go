@@ -30,6 +30,31 @@ func TestHistory(t *testing.T) {
 	}
 }
 
+func TestUnsampled(t *testing.T) { run(t, "unsampled", 1, 1<<30) }
+
+// unsampled: a sampled block that is freed once the rate is 0 leaves the profile.
+func unsampled(*Control) error {
+	d := tensor.CUDA(0)
+	if err := vram.SetProfileRate(1); err != nil {
+		return err
+	}
+	for _, rate := range []int{1, 0} {
+		x := tensor.Empty([]int{5 << 20}, tensor.Uint8, d)
+		if held, err := vram.Holders(d); err != nil || len(held) != 1 || held[0].Bytes < 5<<20 {
+			return fmt.Errorf("holders %v, %v", held, err)
+		}
+		if err := vram.SetProfileRate(rate); err != nil {
+			return err
+		}
+		x.Release()
+		tensor.Flush()
+		if held, err := vram.Holders(d); err != nil || len(held) != 0 {
+			return fmt.Errorf("freed at a rate of %d: holders %v, %v", rate, held, err)
+		}
+	}
+	return nil
+}
+
 // here returns its caller's file and line in the form that frames have.
 func here() string {
 	_, file, line, _ := runtime.Caller(1)
