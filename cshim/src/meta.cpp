@@ -9,6 +9,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
+#include <ATen/native/Pool.h>
+#include <ATen/native/ReduceOpsUtils.h>
 #include <ATen/native/TypeProperties.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
@@ -209,53 +211,78 @@ Results adaptive_pool(Args a) {
   auto x = a[0].toTensor();
   auto size = a[1].toIntVector();
   Shape shape(x.sizes().vec());
-  for (size_t i = 0; i < kDims; i++) shape.at(shape.size() - kDims + i) = at_dim(size, i);
-  return {at::empty(shape, x.options().memory_format(x.suggest_memory_format()))};
+  if (size.size() != kDims || (shape.size() != kDims + 1 && shape.size() != kDims + 2))
+    throw ArgumentError("adaptive_avg_pool" + std::to_string(kDims) + "d: input of " + c10::str(shape) +
+                        " and output of " + c10::str(size));
+  std::copy(size.begin(), size.end(), shape.end() - static_cast<std::ptrdiff_t>(kDims));
+  auto format = kDims == 2 ? x.suggest_memory_format() : at::MemoryFormat::Contiguous;
+  return {at::empty(shape, x.options().memory_format(format))};
+}
+
+// The argument of a 3-d pooling: one number for all dimensions, or three.
+std::array<int, 3> three(const char *name, const Shape &v) {
+  if (v.size() != 1 && v.size() != 3)
+    throw ArgumentError(std::string("max_pool3d: ") + name + " must be a number or three, got " + c10::str(v));
+  std::array<int, 3> out{};
+  for (size_t i = 0; i < 3; i++) out[i] = c10::checked_convert<int>(at_dim(v, i), "int");
+  return out;
 }
 
 // (self, kernel_size, stride, padding, dilation, ceil_mode)
 Results max_pool3d(Args a) {
   auto x = a[0].toTensor();
-  auto kernel = a[1].toIntVector(), stride = a[2].toIntVector(), padding = a[3].toIntVector(),
-       dilation = a[4].toIntVector();
-  if (stride.empty()) stride = kernel;
-  Shape shape(x.sizes().vec());
+  auto kernel = three("kernel_size", a[1].toIntVector());
+  auto stride = a[2].toIntVector().empty() ? kernel : three("stride", a[2].toIntVector());
+  auto padding = three("padding", a[3].toIntVector()), dilation = three("dilation", a[4].toIntVector());
+  std::array<int64_t, 3> in{}, out{};
   for (size_t i = 0; i < 3; i++) {
-    int64_t &n = shape.at(shape.size() - 3 + i);
-    int64_t step = std::max<int64_t>(1, at_dim(stride, i)), pad = at_dim(padding, i);
-    int64_t free = n + 2 * pad - at_dim(dilation, i) * (at_dim(kernel, i) - 1) - 1;
-    int64_t out = (free + (a[5].toBool() ? step - 1 : 0)) / step + 1;
-    if (a[5].toBool() && (out - 1) * step >= n + pad) out--;
-    n = out;
+    in[i] = x.size(static_cast<int64_t>(i) - 3);
+    out[i] = at::native::pooling_output_shape<int64_t>(in[i], kernel[i], padding[i], stride[i], dilation[i],
+                                                       a[5].toBool());
   }
-  return {empty(shape, x), empty(shape, x, c10::kLong)};
+  at::native::pool3d_shape_check(x, x.size(-4), kernel[0], kernel[1], kernel[2], stride[0], stride[1], stride[2],
+                                 padding[0], padding[1], padding[2], dilation[0], dilation[1], dilation[2], in[0],
+                                 in[1], in[2], out[0], out[1], out[2], "max_pool3d");
+  auto batch = x.dim() == 4 ? x.unsqueeze(0) : x;
+  Shape shape{batch.size(0), batch.size(1), out[0], out[1], out[2]};
+  auto format = batch.suggest_memory_format();
+  // The strides of an added dimension do not suggest the format.
+  if (x.dim() == 4 && !batch.is_contiguous() && batch.is_contiguous(at::MemoryFormat::ChannelsLast3d))
+    format = at::MemoryFormat::ChannelsLast3d;
+  auto options = x.options().memory_format(format);
+  Results results{at::empty(shape, options), at::empty(shape, options.dtype(c10::kLong))};
+  if (x.dim() == 4)
+    for (auto &t : results) t = t.squeeze(0);
+  return results;
 }
 
 Results twice(Args a) { return {at::empty_like(a[0].toTensor()), at::empty_like(a[0].toTensor())}; }
 Results prelu_backward(Args a) { return {at::empty_like(a[1].toTensor()), at::empty_like(a[1].toTensor())}; }
 
-// (self, dim, correction, keepdim)
-Shape reduced(Args a) {
-  auto x = a[0].toTensor();
-  std::vector<bool> gone(static_cast<size_t>(x.dim()), a[1].isNone() || a[1].toIntVector().empty());
-  if (!a[1].isNone())
-    for (int64_t d : a[1].toIntVector()) gone.at(static_cast<size_t>(c10::maybe_wrap_dim(d, x.dim()))) = true;
-  Shape shape;
-  for (int64_t d = 0; d < x.dim(); d++) {
-    if (!gone[static_cast<size_t>(d)])
-      shape.push_back(x.size(d));
-    else if (a[3].toBool())
-      shape.push_back(1);
-  }
-  return shape;
+at::DimVector reduced(const at::Tensor &x, c10::IntArrayRef dims, bool keepdim) {
+  return at::native::shape_from_dim_mask(x, at::native::make_dim_mask(dims, x.dim()), keepdim);
 }
-Results variance(Args a) { return {empty(reduced(a), a[0].toTensor())}; }
-Results variance_mean(Args a) { return {empty(reduced(a), a[0].toTensor()), empty(reduced(a), a[0].toTensor())}; }
+
+// (self, dim, correction, keepdim)
+Results variance(Args a) {
+  auto x = a[0].toTensor();
+  auto type = x.scalar_type();
+  if (!at::isFloatingType(type) && !at::isComplexType(type))
+    throw ArgumentError("std and var are for floating-point and complex tensors, got one of " +
+                        std::string(c10::toString(type)));
+  auto shape = reduced(x, a[1].isNone() ? Shape{} : a[1].toIntVector(), a[3].toBool());
+  return {empty(shape, x, c10::toRealValueType(type))};
+}
+Results variance_mean(Args a) {
+  auto out = variance(a);
+  out.push_back(empty(out[0].sizes(), a[0].toTensor()));
+  return out;
+}
 
 // (self, dim, keepdim)
 Results extreme(Args a) {
   auto x = a[0].toTensor();
-  auto shape = reduced({a[0], c10::List<int64_t>({a[1].toInt()}), {}, a[2]});
+  auto shape = reduced(x, a[1].toInt(), a[2].toBool());
   return {empty(shape, x), empty(shape, x, c10::kLong)};
 }
 

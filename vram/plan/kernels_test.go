@@ -16,6 +16,7 @@ func TestKernels(t *testing.T) {
 	type args = []any
 	f := func(shape ...int) *tensor.Tensor { return tensor.Rand(shape) }
 	ids := func(most int, shape ...int) *tensor.Tensor { return tensor.RandInt(0, most, shape) }
+	z := func(shape ...int) *tensor.Tensor { return f(shape...).To(tensor.Complex64) }
 	yes := []bool{true, true, true}
 	for i, c := range []struct {
 		op   string
@@ -30,6 +31,12 @@ func TestKernels(t *testing.T) {
 		{"max.dim", func() args { return args{f(2, 3), 1, true} }},
 		{"min.dim", func() args { return args{f(2, 3), -2} }},
 		{"var.correction", func() args { return args{f(2, 3, 4), []int{-1}} }},
+		{"var.correction", func() args { return args{f(), []int{0}, 0, true} }},
+		{"std.correction", func() args { return args{z(2, 3), []int{0, 1}} }},
+		{"var_mean.correction", func() args { return args{z(2, 3), []int{}, nil, true} }},
+		{"var_mean.correction", func() args { return args{f(2, 3).To(tensor.BFloat16), []int{0}} }},
+		{"median.dim", func() args { return args{f(2, 3), 0} }},
+		{"median.dim", func() args { return args{f(), -1, true} }},
 		{"std_mean.correction", func() args { return args{f(2, 3, 4)} }},
 		{"where.self", func() args { return args{f(2, 1).Gt(0.5), f(1, 3), ids(3, 2, 3)} }},
 		{"index_select", func() args { return args{f(4, 3), 0, ids(4, 6)} }},
@@ -78,6 +85,14 @@ func TestKernels(t *testing.T) {
 		{"max_pool3d_with_indices", func() args {
 			return args{f(2, 3, 7, 8, 9), []int{2, 2, 2}, []int{2, 2, 2}, []int{0, 0, 0}, []int{1, 1, 1}, true}
 		}},
+		{"max_pool3d_with_indices", func() args {
+			return args{f(3, 7, 8, 9), []int{3, 2, 4}, []int{}, []int{1}, []int{1, 2, 1}}
+		}},
+		{"max_pool3d_with_indices", func() args {
+			return args{f(2, 7, 8, 9, 3).Permute(0, 4, 1, 2, 3), []int{2}} // channels last
+		}},
+		{"max_pool3d_with_indices", func() args { return args{f(7, 8, 9, 3).Permute(3, 0, 1, 2), []int{2}} }},
+		{"_adaptive_avg_pool3d", func() args { return args{f(2, 7, 8, 9, 3).Permute(0, 4, 1, 2, 3), []int{2, 2, 2}} }},
 		{"_prelu_kernel", func() args { return args{f(2, 3), f(1, 3)} }},
 		{"_weight_norm_interface", func() args { return args{f(4, 3), f(4, 1)} }},
 		{"uniform_", func() args { return args{f(2, 3)} }},
@@ -133,6 +148,60 @@ func needNoMemory(t *testing.T, i int, op string, args []any) {
 		if r := r.(*tensor.Tensor); r.Device() != tensor.Meta {
 			t.Errorf("argument %d on the meta device: result %d is on %v", i, at, r.Device())
 		}
+	}
+}
+
+// The shim's kernels for the meta device refuse what the CPU's refuse.
+func TestKernelsRefuseAsTheCPU(t *testing.T) {
+	leak.Check(t)
+	type args = []any
+	f := func(shape ...int) *tensor.Tensor { return tensor.Rand(shape) }
+	for i, c := range []struct {
+		op   string
+		args func() args
+	}{
+		{"var.correction", func() args { return args{f(2, 3).Gt(0.5)} }},
+		{"std_mean.correction", func() args { return args{tensor.Arange(0, 4, tensor.Int64), []int{0}} }},
+		{"var.correction", func() args { return args{f(2, 3), []int{0, -2}} }},
+		{"var.correction", func() args { return args{f(2, 3), []int{2}} }},
+		{"var.correction", func() args { return args{f(), []int{1}} }},
+		{"median.dim", func() args { return args{f(2, 3), 2} }},
+		{"median.dim", func() args { return args{f(), 1} }},
+		{"max_pool3d_with_indices", func() args { return args{f(1, 3, 3, 3), []int{4}} }},
+		{"max_pool3d_with_indices", func() args { return args{f(1, 8, 8, 8), []int{2}, []int{}, []int{2}} }},
+		{"max_pool3d_with_indices", func() args { return args{f(1, 8, 8, 8), []int{3}, []int{}, []int{2}, []int{2}} }},
+		{"max_pool3d_with_indices", func() args { return args{f(1, 8, 8, 8), []int{2}, []int{}, []int{-1}} }},
+		{"max_pool3d_with_indices", func() args { return args{f(1, 8, 8, 8), []int{2}, []int{0}} }},
+		{"max_pool3d_with_indices", func() args { return args{f(1, 8, 8, 8), []int{2}, []int{-1}} }},
+		{"max_pool3d_with_indices", func() args { return args{f(1, 8, 8, 8), []int{2}, []int{}, []int{0}, []int{0}} }},
+		{"max_pool3d_with_indices", func() args { return args{f(1, 8, 8, 8), []int{0}} }},
+		{"max_pool3d_with_indices", func() args { return args{f(1, 8, 8, 8), []int{2, 2}} }},
+		{"max_pool3d_with_indices", func() args { return args{f(1, 8, 8, 8), []int{1 << 40}} }},
+		{"max_pool3d_with_indices", func() args { return args{f(8, 8, 8), []int{2}} }},
+		{"max_pool3d_with_indices", func() args { return args{f(8, 8), []int{2}} }},
+		{"max_pool3d_with_indices", func() args { return args{f(2, 0, 8, 8, 8), []int{2}} }},
+		{"_adaptive_avg_pool2d", func() args { return args{f(8, 8), []int{2, 2}} }},
+		{"_adaptive_avg_pool2d", func() args { return args{f(3, 8, 8), []int{2}} }},
+		{"_adaptive_avg_pool3d", func() args { return args{f(8), []int{2, 2, 2}} }},
+	} {
+		t.Run(fmt.Sprint(i, " ", c.op), func(t *testing.T) {
+			leak.Check(t)
+			if err := tensor.WithScope(func() error {
+				a := c.args()
+				if _, err := tensor.CallUnchecked("aten::"+c.op, a...); err == nil {
+					t.Error("the CPU's kernel accepts it")
+				}
+				a[0] = a[0].(*tensor.Tensor).To(tensor.Meta)
+				if got, err := tensor.CallUnchecked("aten::"+c.op, a...); err == nil {
+					t.Errorf("a result of %v", got[0].(*tensor.Tensor).Shape())
+				} else if strings.Contains(err.Error(), "vector") {
+					t.Errorf("it does not say what is wrong: %v", err)
+				}
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
