@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -258,6 +259,28 @@ func TestOneRank(t *testing.T) {
 		}
 		return errors.Join(err, g.Barrier(ctx), g.AllReduce(ctx, x, dist.Sum), g.AllGatherIntoTensor(ctx, out, x), want("out", out, 3, 4), g.MonitoredBarrier(ctx, 0))
 	})
+}
+
+// TestLongestTimeout tests that a timeout beyond all clocks does not expire.
+func TestLongestTimeout(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		x := vector(1)
+		return errors.Join(g.AllReduce(ctx, x, dist.Sum), want("x", x, 2), g.MonitoredBarrier(ctx, math.MaxInt64))
+	}, dist.Timeout(math.MaxInt64))
+	store, err := dist.NewTCPStore(ctx, "localhost:0", true, dist.Timeout(math.MaxInt64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	client, err := dist.NewTCPStore(ctx, store.Addr(), false, dist.Timeout(math.MaxInt64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.Set("k", nil); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestWork tests collectives that are waited for later, in another order, after their tensors were released.

@@ -51,7 +51,8 @@ func WorldSize(n int) Option { return optionFunc(func(o *options) { o.world = n 
 func WithStore(s *Store) Option { return optionFunc(func(o *options) { o.store = s }) }
 
 // Timeout limits how long a group waits for the other ranks, when it connects and in each collective, and how long
-// NewTCPStore waits for its server. The default is DefaultTimeout. PyTorch: the argument timeout of init_process_group.
+// NewTCPStore waits for its server; more than a year is a year. The default is DefaultTimeout. PyTorch: the argument
+// timeout of init_process_group.
 func Timeout(d time.Duration) Option { return optionFunc(func(o *options) { o.timeout = d }) }
 
 // CheckCollectives makes the ranks compare kind, sizes and dtypes before each collective of a group that waits for all

@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <list>
@@ -19,6 +20,13 @@
 namespace ls {
 
 c10d::Store &store_of(ls_store s);
+
+// Returns a time for which c10d waits: at least a millisecond, and at most a year, whose end fits into the 64 bits
+// of a clock's nanoseconds.
+inline std::chrono::milliseconds time_of(int64_t milliseconds) {
+  constexpr int64_t kYear = int64_t{365} * 24 * 3600 * 1000;
+  return std::chrono::milliseconds(std::clamp<int64_t>(milliseconds, 1, kYear));
+}
 
 // Waits for keys, until cancel, which another thread may set, is not 0.
 void wait_for(c10d::Store &store, const std::vector<std::string> &keys, std::chrono::milliseconds timeout,

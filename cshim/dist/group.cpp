@@ -482,8 +482,7 @@ ls_error *ls_group_new(ls_store store, int32_t rank, int32_t size, int32_t backe
     if (backends <= 0 || (backends & ~(LS_BACKEND_GLOO | LS_BACKEND_NCCL)) != 0)
       throw ls::ArgumentError("there are no backends " + std::to_string(backends));
     auto base = c10::intrusive_ptr<c10d::Store>::reclaim_copy(&ls::store_of(store));
-    auto timeout = std::chrono::milliseconds(std::max<int64_t>(milliseconds, 1));
-    auto limit = std::chrono::milliseconds(std::max<int64_t>(within, 1));
+    auto timeout = ls::time_of(milliseconds), limit = ls::time_of(within);
     ls::WithoutSigpipe threads;
     auto gloo = [&](const std::string &prefix) {
       auto meeting = c10::make_intrusive<ls::MeetingStore>(prefix, base, limit, cancel);
@@ -551,7 +550,7 @@ ls_error *ls_group_monitored_barrier(ls_group group, int64_t milliseconds) noexc
     auto &g = ls::group_of(group);
     if (!g.gloo) throw ls::ArgumentError("a monitored barrier needs a group with gloo");
     c10d::BarrierOptions o;
-    o.timeout = std::chrono::milliseconds(std::max<int64_t>(milliseconds, 1));
+    o.timeout = ls::time_of(milliseconds);
     g.gloo->monitoredBarrier(o, true);
   });
 }

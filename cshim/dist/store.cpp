@@ -44,8 +44,6 @@ std::vector<uint8_t> bytes(const void *data, uint64_t n) {
   return {p, p + n};
 }
 
-milliseconds at_least_one(int64_t n) { return milliseconds(std::max<int64_t>(n, 1)); }
-
 void put(ls_results &r, const std::vector<uint8_t> &v, ls_value *out, uint64_t out_slots) {
   put_string(r, std::string(v.begin(), v.end()), out, out_slots);
 }
@@ -63,7 +61,7 @@ ls_error *ls_store_tcp(const ls_tcp_store *options, ls_store *store, int32_t *po
     o.multiTenant = options->shared != 0;
     o.waitWorkers = !o.isServer && options->workers > 0;
     if (o.waitWorkers) o.numWorkers = options->workers;
-    o.timeout = ls::at_least_one(options->milliseconds);
+    o.timeout = ls::time_of(options->milliseconds);
     ls::WithoutSigpipe threads;
     auto made = c10::make_intrusive<c10d::TCPStore>(options->host == nullptr ? "" : options->host, o);
     *port = made->getPort();
@@ -100,13 +98,13 @@ ls_results ls_store_get(ls_store store, const char *key, int64_t milliseconds, c
                         ls_value *out, uint64_t out_slots) noexcept {
   return ls::run_values([&](ls_results &r) {
     auto &s = ls::store_of(store);
-    ls::wait_for(s, {key}, ls::at_least_one(milliseconds), cancel);
+    ls::wait_for(s, {key}, ls::time_of(milliseconds), cancel);
     ls::put(r, s.get(key), out, out_slots);
   });
 }
 
 ls_error *ls_store_wait(ls_store store, const char *key, int64_t milliseconds, const int32_t *cancel) noexcept {
-  return ls::run_void([&] { ls::wait_for(ls::store_of(store), {key}, ls::at_least_one(milliseconds), cancel); });
+  return ls::run_void([&] { ls::wait_for(ls::store_of(store), {key}, ls::time_of(milliseconds), cancel); });
 }
 
 ls_error *ls_store_check(ls_store store, const char *key, int32_t *there) noexcept {
