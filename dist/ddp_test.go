@@ -529,6 +529,68 @@ func TestCloseInBackward(t *testing.T) {
 	})
 }
 
+// TestCloseEndsBackward tests that Close of a group ends the collectives of a DDP's backward pass: those that it waits for,
+// those that it has not started yet, and those that it left behind when it failed.
+func TestCloseEndsBackward(t *testing.T) {
+	leak.Check(t)
+	mine := errors.New("mine")
+	for name, c := range map[string]struct {
+		hook  func(g *dist.Group) error // of the result of the first layer
+		close func(g *dist.Group)       // beside the pass
+		want  error
+	}{
+		"waiting": {func(*dist.Group) error { return nil }, func(g *dist.Group) {
+			time.Sleep(200 * time.Millisecond)
+			_ = g.Close()
+		}, dist.ErrConnection},
+		"ahead": {func(g *dist.Group) error {
+			closed := make(chan error)
+			go func() { closed <- g.Close() }()
+			return <-closed
+		}, func(*dist.Group) {}, dist.ErrConnection},
+		"failed": {func(*dist.Group) error { return mine }, func(*dist.Group) {}, mine},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			left := make(chan struct{})
+			ranks(t, 2, func(g *dist.Group) error {
+				first, last := nn.NewLinear(4, 4), nn.NewLinear(4, 4)
+				// Without FindUnusedParameters the first pass has one bucket.
+				ddp, err := dist.NewDDP(ctx, g, nn.NewSequential(first, last, nn.NewLinear(1, 1)), dist.FindUnusedParameters(), dist.BucketCapMB(1e-6))
+				if g.Rank() == 1 {
+					<-left
+					return err
+				}
+				defer close(left)
+				if err != nil {
+					return err
+				}
+				y := ddp.Run(func() *tensor.Tensor {
+					x := first.Forward(wave([]int{2, 4}, 0))
+					if _, err := x.RegisterHook(func(*tensor.Tensor) (*tensor.Tensor, error) { return nil, c.hook(g) }); err != nil {
+						return tensor.Failed(err)
+					}
+					return last.Forward(x)
+				}).Sum()
+				begun := time.Now()
+				passed := make(chan error)
+				go func() { passed <- y.Backward() }()
+				c.close(g)
+				if err := <-passed; !errors.Is(err, c.want) {
+					t.Errorf("Backward: %v, want %v", err, c.want)
+				}
+				if err := g.Close(); err != nil {
+					t.Error(err)
+				}
+				if d := time.Since(begun); d > 5*time.Second {
+					t.Errorf("it took %v", d)
+				}
+				return nil
+			}, dist.Timeout(20*time.Second))
+		})
+	}
+}
+
 // TestUnequalModels tests that ranks whose models differ get an error.
 func TestUnequalModels(t *testing.T) {
 	leak.Check(t)

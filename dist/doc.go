@@ -71,7 +71,7 @@
 //
 //  12. All ranks run the same forward and backward passes in the same order.
 //  13. A DDP holds native references to the parameters and to its buckets until Close, its own or that of its group. What
-//     a backward pass uses stays until the pass has ended.
+//     a backward pass uses stays until the pass has ended. A pass whose group is closed fails with ErrConnection.
 //  14. The failure of another rank is an error of Backward, a *[PeerError].
 //
 // # Sharded data parallelism

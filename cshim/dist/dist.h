@@ -99,8 +99,6 @@ struct Group {
   bool checked = false;
   // Those over which a checked group compares its collectives before it runs them.
   std::vector<c10::intrusive_ptr<c10d::ProcessGroupGloo>> comparing;
-  // The collectives in flight, without those that a wait completes.
-  std::shared_ptr<std::atomic<int64_t>> in_flight = std::make_shared<std::atomic<int64_t>>(0);
 };
 
 Group &group_of(ls_group g);

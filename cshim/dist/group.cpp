@@ -113,10 +113,19 @@ class Gloo final : public c10d::ProcessGroupGloo {
   uint64_t singles_{0};  // sends and receives that have started
 };
 
-// The contexts of a gloo group, its connections.
-struct Contexts : c10d::ProcessGroupGloo {
-  static const std::vector<std::shared_ptr<gloo::Context>> &of(const c10d::ProcessGroupGloo &g) {
-    return g.*(&Contexts::contexts_);
+// What c10d's class keeps to itself.
+struct Inside : c10d::ProcessGroupGloo {
+  // The connections.
+  static const std::vector<std::shared_ptr<gloo::Context>> &contexts(const c10d::ProcessGroupGloo &g) {
+    return g.*(&Inside::contexts_);
+  }
+  // Reports whether a collective is in flight. Sends and receives, which a wait completes, are not among them.
+  static bool busy(c10d::ProcessGroupGloo &g) {
+    std::lock_guard<std::mutex> lock(g.*(&Inside::workMutex_));
+    const auto &running = g.*(&Inside::workInProgress_);
+    return !(g.*(&Inside::workQueue_)).empty() || std::any_of(running.begin(), running.end(), [](const auto &w) {
+      return w && !w->getFuture()->completed();  // c10d's thread takes it off the list a moment later
+    });
   }
 };
 
@@ -134,7 +143,14 @@ void close_connections(gloo::Context &context) {
 }
 
 void close_connections(const c10d::ProcessGroupGloo &g) {
-  for (const auto &context : Contexts::of(g)) close_connections(*context);
+  for (const auto &context : Inside::contexts(g)) close_connections(*context);
+}
+
+// Reports whether libtorch's threads, or a backward pass, still use a group that no call uses.
+bool in_use(const Group &g) {
+  if (g.group.use_count() > 1) return true;  // by the reducer of a pass: it may start more collectives
+  return (g.gloo && Inside::busy(*g.gloo)) ||
+         std::any_of(g.comparing.begin(), g.comparing.end(), [](const auto &gloo) { return Inside::busy(*gloo); });
 }
 
 void abort(Group &g) {
@@ -533,8 +549,10 @@ void ls_group_free(ls_group group) noexcept {
   ls::run_quiet([&] {
     if (group == 0) return;
     std::unique_ptr<ls::Group> g(&ls::group_of(group));
+    ls::run_quiet([&] {
+      if (ls::in_use(*g)) ls::abort(*g);
+    });
     if (g->device) g->device->close();
-    if (g->in_flight->load() != 0) ls::run_quiet([&] { ls::abort(*g); });
   });
 }
 
@@ -587,9 +605,7 @@ ls_error *ls_group_start(ls_group group, const ls_collective *collective, const 
       w->begun = ls::DeviceBackend::Clock::now();
       w->device->keep(w->work, true);
     } else if (!w->by_wait) {
-      g.in_flight->fetch_add(1);
-      w->work->getFuture()->addCallback([state = w->state, in_flight = g.in_flight](c10::ivalue::Future &) {
-        in_flight->fetch_sub(1);
+      w->work->getFuture()->addCallback([state = w->state](c10::ivalue::Future &) {
         std::lock_guard<std::mutex> lock(state->mutex);
         state->complete = true;
         state->changed.notify_all();
