@@ -213,7 +213,8 @@ func decode(vs []cshim.Value, scope uint64) []any {
 			}
 			out = append(out, list)
 		case cshim.TagDevice:
-			out = append(out, Device{DeviceType(v.Bits >> 8), int(v.Bits & 0x7f)})
+			// The index is a signed byte; -1 is none, as CPU tensors have it.
+			out = append(out, Device{DeviceType(v.Bits >> 8), max(0, int(int8(v.Bits)))})
 		case cshim.TagObject:
 			out = append(out, newScriptObject(cshim.Object(v.Bits)))
 		default:

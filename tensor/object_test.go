@@ -122,6 +122,21 @@ func TestScriptObjectReleasedBesideCalls(t *testing.T) {
 	}
 }
 
+// No operator of libtorch returns a device; a program's own may.
+func TestDecodedDevices(t *testing.T) {
+	begin(t)
+	for _, d := range []Device{CPU, Meta, CUDA(0), CUDA(3)} {
+		out := decode([]cshim.Value{{Tag: cshim.TagDevice, Bits: uint64(d.word())}}, 0)
+		if len(out) != 1 || out[0] != d {
+			t.Errorf("%v is decoded as %v", d, out)
+		}
+	}
+	none := uint64(cshim.DeviceWord(int32(CUDAType), -1))
+	if out := decode([]cshim.Value{{Tag: cshim.TagDevice, Bits: none}}, 0); out[0] != CUDA(0) {
+		t.Errorf("a CUDA device without an index is decoded as %v", out[0])
+	}
+}
+
 // What package cuda reaches in this package, without a CUDA device.
 func TestStreamsOfTheCPU(t *testing.T) {
 	begin(t)
