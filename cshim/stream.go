@@ -5,7 +5,10 @@ package cshim
 */
 import "C"
 
-import "unsafe"
+import (
+	"sync"
+	"unsafe"
+)
 
 // Stream names a stream by its device's word and libtorch's number; 0 is the device's default stream.
 type Stream struct {
@@ -15,8 +18,44 @@ type Stream struct {
 
 func (s Stream) words() (C.int32_t, C.int64_t) { return C.int32_t(s.Device), C.int64_t(s.ID) }
 
+var captureStreams struct {
+	sync.Mutex
+	of map[int32]Stream
+}
+
+// CaptureStream returns the stream of the device on which graphs are captured, which StreamNew never returns.
+func CaptureStream(device int32) (Stream, error) {
+	captureStreams.Lock()
+	defer captureStreams.Unlock()
+	if s, made := captureStreams.of[device]; made {
+		return s, nil
+	}
+	s, err := streamOfPool(device, 0)
+	if err != nil {
+		return Stream{}, err
+	}
+	if captureStreams.of == nil {
+		captureStreams.of = map[int32]Stream{}
+	}
+	captureStreams.of[device] = s
+	return s, nil
+}
+
 // StreamNew returns a stream of libtorch's pool for the device.
 func StreamNew(device int32, priority int) (Stream, error) {
+	captures, err := CaptureStream(device) // before the pool has returned each of its streams
+	if err != nil {
+		return Stream{}, err
+	}
+	for {
+		s, err := streamOfPool(device, priority)
+		if err != nil || s != captures {
+			return s, err
+		}
+	}
+}
+
+func streamOfPool(device int32, priority int) (Stream, error) {
 	var id C.int64_t
 	err := takeError(C.lsc_stream_new(C.int32_t(device), C.int32_t(priority), &id))
 	return Stream{device, int64(id)}, err
@@ -130,5 +169,6 @@ func (g Graph) Replay() error { return takeError(C.lsc_graph_replay(C.ls_graph(g
 // Free frees the graph.
 func (g Graph) Free() { C.lsc_graph_free(C.ls_graph(g)) }
 
-// GraphCapturing reports whether the calling thread is capturing a graph.
+// GraphCapturing reports whether the calling thread is capturing a graph, or autograd runs a part of a captured backward
+// pass on it.
 func GraphCapturing() bool { return cudaDevices != 0 && C.lsc_graph_capturing() != 0 }

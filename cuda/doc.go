@@ -24,7 +24,7 @@
 //  2. A backward pass runs each operator's gradient on the stream that the operator ran on. Before Backward returns, the
 //     caller's current stream waits for all of them.
 //  3. A stream owns no tensors. libtorch owns the streams: 32 for each device and priority, which [NewStream] returns in
-//     turn, so two Streams may be the same queue. There is nothing to close.
+//     turn, so two Streams may be the same queue. One is for captures and is not returned. There is nothing to close.
 //
 // # Memory
 //
@@ -66,8 +66,11 @@
 //
 //  8. A capture belongs to the goroutine that calls Capture, and to one device. Captures do not nest, and one device has
 //     one at a time. Other goroutines may compute, free and sweep meanwhile. They cannot use the captured stream, wait
-//     for the whole device, or, with libtorch 2.11, draw random numbers on it: the error is tensor.ErrCapture, and
-//     the capture goes on.
+//     for its events or the whole device, or, with libtorch 2.11, draw random numbers on it: the error is
+//     tensor.ErrCapture, and the capture goes on. A stream that is current in another goroutine's WithStream can neither
+//     be captured nor become part of a capture. Do not capture a stream on which another goroutine has computed what it
+//     then differentiates outside of WithStream: that backward pass, on a thread of autograd, is not refused.
+//     Hooks and Functions that a captured backward pass calls belong to the capture.
 //  9. Calls that wait for the device cannot be captured: Item, Data, printing, Synchronize, copies to pageable memory;
 //     neither can collectives of NCCL. Such a call returns tensor.ErrCapture, and so does Capture. Go code runs once,
 //     during the capture: branches on values and numbers such as a learning rate are fixed.

@@ -103,7 +103,8 @@ func (e *Event) Record(s *Stream) error {
 }
 
 // Wait makes work given to s from now on wait until the work before the event is done. It does nothing if the event was
-// never recorded. The goroutine does not wait. PyTorch: Event.wait.
+// never recorded. The goroutine does not wait. If the event was recorded in a capture, s becomes part of it: the error is
+// tensor.ErrCapture outside of that capture, or if s is the current stream of another goroutine. PyTorch: Event.wait.
 func (e *Event) Wait(s *Stream) error {
 	const op = "Wait"
 	if err := s.check(op); err != nil {

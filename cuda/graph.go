@@ -44,37 +44,14 @@ func (o captureOption) capture(c *capture) { o(c) }
 // for MakeGraphedCallables, as in PyTorch.
 func Warmup(n int) CaptureOption { return captureOption(func(c *capture) { c.warmup = n }) }
 
-// On captures on s instead of a stream that this package has for each device. s must not be a default stream. PyTorch: the
-// argument stream of torch.cuda.graph.
+// On captures on s instead of a stream that each device has for captures. s must not be a default stream, nor the current
+// stream of another goroutine. PyTorch: the argument stream of torch.cuda.graph.
 func On(s *Stream) CaptureOption { return captureOption(func(c *capture) { c.stream = s }) }
 
 // Pool lets a capture share g's memory pool. Graphs that share a pool must be replayed in the order in which they were
 // captured, and not at the same time. The error is ErrClosed if g was closed. PyTorch: the argument pool of torch.cuda.graph, with g.pool().
 func Pool(g *Graph) CaptureOption {
 	return captureOption(func(c *capture) { c.pool, c.shares = g, true })
-}
-
-var captureStreams struct {
-	sync.Mutex
-	of map[tensor.Device]*Stream
-}
-
-// captureStream returns the stream on which graphs of d are captured.
-func captureStream(d tensor.Device) (*Stream, error) {
-	captureStreams.Lock()
-	defer captureStreams.Unlock()
-	if s := captureStreams.of[d]; s != nil {
-		return s, nil
-	}
-	s, err := NewStream(d)
-	if err != nil {
-		return nil, err
-	}
-	if captureStreams.of == nil {
-		captureStreams.of = map[tensor.Device]*Stream{}
-	}
-	captureStreams.of[d] = s
-	return s, nil
 }
 
 func settings(op string, d tensor.Device, c capture, opts []CaptureOption) (*capture, error) {
@@ -99,10 +76,11 @@ func settings(op string, d tensor.Device, c capture, opts []CaptureOption) (*cap
 		}
 	}
 	if c.stream == nil {
-		var err error
-		if c.stream, err = captureStream(d); err != nil {
-			return nil, err
+		s, err := cshim.CaptureStream(word(d))
+		if err != nil {
+			return nil, handle.NativeError(op, err)
 		}
+		c.stream = &Stream{s, d}
 	}
 	if c.stream.device != d {
 		return nil, refuse.Error(op, tensor.ErrArgument, "the stream is on %v, the capture on %v", c.stream.device, d)
@@ -113,8 +91,8 @@ func settings(op string, d tensor.Device, c capture, opts []CaptureOption) (*cap
 	return &c, nil
 }
 
-// IsCurrentStreamCapturing reports whether this goroutine is inside Capture. PyTorch:
-// torch.cuda.is_current_stream_capturing.
+// IsCurrentStreamCapturing reports whether this goroutine is inside Capture, also in a hook or a Function that a captured
+// backward pass calls. PyTorch: torch.cuda.is_current_stream_capturing.
 func IsCurrentStreamCapturing() bool { return cshim.Load() == nil && cshim.GraphCapturing() }
 
 // Capture records the work that f gives to d, without running it, and returns it as a graph. f runs once, in a scope of
@@ -126,8 +104,8 @@ func IsCurrentStreamCapturing() bool { return cshim.Load() == nil && cshim.Graph
 // that it uses them.
 //
 // If f returns an error or panics, or does what cannot be captured, there is no graph; the capture has ended, and the
-// next one is possible. The error is tensor.ErrCapture in the last case, if this goroutine is inside Capture, or if
-// another one is capturing on d. PyTorch: torch.cuda.graph.
+// next one is possible. The error is tensor.ErrCapture in the last case, if this goroutine is inside Capture, if
+// another one is capturing on d, or if the stream is the current one of another. PyTorch: torch.cuda.graph.
 func Capture(d tensor.Device, f func() error, opts ...CaptureOption) (*Graph, error) {
 	const op = "Capture"
 	if err := check(op, d); err != nil {

@@ -7,8 +7,10 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,6 +29,8 @@ using c10::impl::VirtualGuardImpl;
 struct OwnedGraph {
   int slot;
   uint64_t number;
+  std::thread::id thread;  // that captures it
+  int64_t stream;          // that is captured
   std::unique_ptr<Graph> graph;
   std::optional<CastCachePause> casts;  // while it is captured, on the thread that captures
 };
@@ -39,10 +43,17 @@ thread_local OwnedGraph *capturing = nullptr;
 // block would call CUDA.
 std::atomic<c10::DeleterFnPtr> pinned_deleter{nullptr};
 
-// What waits for the end of captures.
+// A stream that is current inside LS_MODE_STREAM.
+struct Current {
+  c10::Stream stream;
+  std::thread::id thread;
+};
+
+// The captures, what they exclude, and what waits for their end.
 struct Waiting {
   std::mutex mutex;
   OwnedGraph *on[kMaxSlots] = {};         // the capture on each device
+  std::vector<Current> current;           // streams but the default ones, once for each mode
   bool empty[kMaxSlots] = {};             // whether its cache is to be emptied
   std::vector<c10::TensorImpl *> pinned;  // references
 };
@@ -63,15 +74,71 @@ c10::Stream stream_of(int32_t device, int64_t id) {
   return c10::Stream(c10::Stream::UNSAFE, accelerator(device), id);
 }
 
+// Returns the number of the capture that the stream is part of; 0: none.
+uint64_t capture_of(const c10::Stream &s) {
+  int slot = slot_of(s.device());
+  if (captures() == 0 || slot <= kCpuSlot || s.id() == 0) return 0;
+  uint64_t number = 0;
+  {
+    auto &w = waiting();
+    std::lock_guard<std::mutex> lock(w.mutex);
+    if (const auto *g = w.on[slot]) number = g->number;
+  }
+  return number != 0 && need_devices(s.device_type()).capturing(s) ? number : 0;
+}
+
+// Returns the number of the device's capture that the calling thread takes part in, as the thread that captures or
+// as one on which autograd runs its backward pass; 0: none.
+uint64_t own_capture(c10::Device d) {
+  if (capturing != nullptr) return capturing->slot == slot_of(d) ? capturing->number : 0;
+  return capture_on(d);
+}
+
+// The same on any device.
+bool in_capture() { return capturing != nullptr || (captures() != 0 && ls_cuda_capturing() != 0); }
+
+[[noreturn]] void refuse_captured(const c10::Stream &s) {
+  throw CaptureError("another goroutine captures a graph on this stream of " + s.device().str() +
+                     "; a capture and all that it records belong to one goroutine");
+}
+
 // The same for a stream that is about to be used: not while another thread captures it.
 c10::Stream usable(int32_t device, int64_t id) {
   auto s = stream_of(device, id);
-  if (captures() == 0) return s;
-  if (capturing != nullptr && capturing->slot == slot_of(s.device())) return s;
-  if (need_devices(s.device_type()).capturing(s))
-    throw CaptureError("another goroutine captures a graph on this stream of " + s.device().str() +
-                       "; a capture and all that it records belong to one goroutine");
+  if (captures() == 0 || own_capture(s.device()) != 0) return s;
+  if (need_devices(s.device_type()).capturing(s)) refuse_captured(s);
   return s;
+}
+
+// Called under the lock before the stream becomes part of a capture of the thread: what another thread gives to
+// the stream would be recorded, too.
+void refuse_shared(const Waiting &w, const c10::Stream &s, std::thread::id thread) {
+  for (const auto &c : w.current)
+    if (c.stream == s && c.thread != thread && c.thread != std::this_thread::get_id())
+      throw CaptureError("this stream of " + s.device().str() +
+                         " is the current one of another goroutine, whose work would be captured");
+}
+
+// Notes that the stream is current on the calling thread, unless another thread captures it.
+void enter_current(const c10::Stream &s) {
+  if (s.id() == 0) return;
+  bool own = own_capture(s.device()) != 0;
+  auto &w = waiting();
+  std::lock_guard<std::mutex> lock(w.mutex);
+  const auto *g = w.on[slot_of(s.device())];
+  if (g != nullptr && !own && g->stream == s.id()) refuse_captured(s);
+  w.current.push_back({s, std::this_thread::get_id()});
+}
+
+void leave_current(const c10::Stream &s) noexcept {
+  if (s.id() == 0) return;
+  auto &w = waiting();
+  std::lock_guard<std::mutex> lock(w.mutex);
+  auto ours = [&](const Current &c) { return c.stream == s && c.thread == std::this_thread::get_id(); };
+  auto it = std::find_if(w.current.begin(), w.current.end(), ours);
+  if (it == w.current.end()) return;
+  *it = w.current.back();
+  w.current.pop_back();
 }
 
 void need_same_device(const at::Tensor &t, const c10::Stream &s) {
@@ -132,8 +199,8 @@ void end_capture(OwnedGraph &g) noexcept {
 
 struct OwnedEvent {
   c10::Event event;
-  int slot;               // of the device that recorded it; -1: none
-  bool captured = false;  // recorded on a stream that was being captured
+  int slot;              // of the device that recorded it; -1: none
+  uint64_t capture = 0;  // the number of the capture that it was recorded in; 0: none
 };
 
 OwnedEvent &event_of(ls_stream_event e) {
@@ -143,11 +210,14 @@ OwnedEvent &event_of(ls_stream_event e) {
   return owned;
 }
 
+[[noreturn]] void refuse_captured_event() {
+  throw CaptureError("the event was recorded in a capture: only streams of it can wait for it");
+}
+
 // The same for a question about the work before it, which would end the capture.
 c10::Event &answering(ls_stream_event e) {
   auto &owned = event_of(e);
-  if (owned.captured)
-    throw CaptureError("the event was recorded in a capture: only streams of it can wait for it");
+  if (owned.capture != 0) refuse_captured_event();
   return owned.event;
 }
 
@@ -178,16 +248,25 @@ struct Ending {
 }  // namespace
 
 StreamMode StreamMode::enter(int32_t device, int64_t id) {
-  auto s = usable(device, id);
-  VirtualGuardImpl guard(s.device_type());
-  if (s != guard.getDefaultStream(s.device())) note_operators();
-  StreamMode before{guard.getStream(s.device()), guard.getDevice()};
-  if (before.device != s.device()) guard.setDevice(s.device());
-  guard.exchangeStream(s);
-  return before;
+  auto s = stream_of(device, id);
+  // First noted, then checked: a capture that begins meanwhile is refused, or it is seen here.
+  enter_current(s);
+  try {
+    usable(device, id);
+    VirtualGuardImpl guard(s.device_type());
+    if (s != guard.getDefaultStream(s.device())) note_operators();
+    StreamMode before{guard.getStream(s.device()), guard.getDevice(), s};
+    if (before.device != s.device()) guard.setDevice(s.device());
+    guard.exchangeStream(s);
+    return before;
+  } catch (...) {
+    leave_current(s);
+    throw;
+  }
 }
 
 void StreamMode::undo() const {
+  leave_current(entered);
   VirtualGuardImpl guard(stream.device_type());
   guard.exchangeStream(stream);
   // Without a context on a device that has none.
@@ -201,14 +280,7 @@ void refuse_in_capture(const char *what) {
 
 uint64_t capture_on(c10::Device d) {
   if (captures() == 0 || slot_of(d) <= kCpuSlot) return 0;
-  uint64_t number = 0;
-  {
-    auto &w = waiting();
-    std::lock_guard<std::mutex> lock(w.mutex);
-    if (const auto *g = w.on[slot_of(d)]) number = g->number;
-  }
-  auto s = VirtualGuardImpl(d.type()).getStream(d);
-  return number != 0 && s.id() != 0 && need_devices(d.type()).capturing(s) ? number : 0;
+  return capture_of(VirtualGuardImpl(d.type()).getStream(d));
 }
 
 void refuse_while_captured(c10::Device d) {
@@ -310,12 +382,23 @@ ls_error *ls_event_record(ls_stream_event event, int32_t device, int64_t stream)
     auto s = ls::usable(device, stream);
     e.event.record(s);
     e.slot = ls::slot_of(s.device());
-    e.captured = ls::captures() != 0 && ls::need_devices(s.device_type()).capturing(s);
+    e.capture = ls::capture_of(s);
   });
 }
 
 ls_error *ls_event_wait(ls_stream_event event, int32_t device, int64_t stream) noexcept {
-  return ls::run_void([&] { ls::event_of(event).event.block(ls::usable(device, stream)); });
+  return ls::run_void([&] {
+    auto &e = ls::event_of(event);
+    auto s = ls::usable(device, stream);
+    if (e.capture == 0) return e.event.block(s);
+    if (e.capture != ls::own_capture(ls::device_at(e.slot))) ls::refuse_captured_event();
+    if (e.capture == ls::capture_of(s)) return e.event.block(s);
+    // The stream joins the capture.
+    auto &w = ls::waiting();
+    std::lock_guard<std::mutex> lock(w.mutex);
+    if (const auto *g = w.on[e.slot]) ls::refuse_shared(w, s, g->thread);
+    e.event.block(s);
+  });
 }
 
 ls_error *ls_event_query(ls_stream_event event, int32_t *done) noexcept {
@@ -333,18 +416,22 @@ ls_error *ls_event_elapsed(ls_stream_event from, ls_stream_event to, double *mil
 ls_error *ls_graph_begin(int32_t device, const ls_pool *pool, ls_graph *graph) noexcept {
   return ls::run_void([&] {
     auto d = ls::accelerator(device);
-    if (ls::capturing != nullptr) throw ls::CaptureError("this goroutine is capturing a graph already");
+    if (ls::in_capture()) throw ls::CaptureError("this goroutine is capturing a graph already");
     auto &devices = ls::need_devices(d.type());
     if (ls::pinned_deleter.load() == nullptr) ls::pinned_deleter = devices.pinned_deleter();
     auto owned = std::make_unique<ls::OwnedGraph>();
     owned->slot = ls::slot_of(d);
     owned->number = ++ls::graphs;
+    owned->thread = std::this_thread::get_id();
+    auto s = ls::VirtualGuardImpl(d.type()).getStream(d);
+    owned->stream = s.id();
     owned->graph = devices.new_graph();
     auto &w = ls::waiting();
     {
       std::lock_guard<std::mutex> lock(w.mutex);
       if (w.on[owned->slot] != nullptr)
         throw ls::CaptureError("another goroutine is capturing a graph on " + d.str());
+      ls::refuse_shared(w, s, owned->thread);
       w.on[owned->slot] = owned.get();
       ls::captures_underway.fetch_add(1);
     }
@@ -381,7 +468,7 @@ ls_error *ls_graph_replay(ls_graph graph) noexcept {
   return ls::run_void([&] {
     auto &g = ls::graph_of(graph);
     ls::refuse_lost_device(g.slot);
-    if (ls::capturing != nullptr) throw ls::CaptureError("a graph cannot be replayed inside a capture");
+    if (ls::in_capture()) throw ls::CaptureError("a graph cannot be replayed inside a capture");
     g.graph->replay();
   });
 }
@@ -396,5 +483,5 @@ void ls_graph_free(ls_graph graph) noexcept {
 }
 
 int32_t ls_graph_capturing(void) noexcept {
-  return ls::run_quiet([]() -> int32_t { return ls::capturing != nullptr; });
+  return ls::run_quiet([]() -> int32_t { return ls::in_capture(); });
 }

@@ -14,6 +14,7 @@ namespace ls {
 struct StreamMode {
   c10::Stream stream;
   c10::Device device;
+  c10::Stream entered;  // that is current now
   static StreamMode enter(int32_t device, int64_t stream);
   void undo() const;
 };

@@ -19,7 +19,8 @@ import (
 func init() {
 	for name, f := range map[string]func(*Control) error{
 		"currents": currents, "events": order, "reuse": reuse, "capture": captures, "refusals": refusals,
-		"beside": beside, "pool": pool, "graphed": graphed, "step": wholeStep, "streams-lost": streamsLost,
+		"beside": beside, "shared": shared, "hooked": hooked, "pool": pool, "graphed": graphed,
+		"step": wholeStep, "streams-lost": streamsLost,
 	} {
 		scenarios[name] = f
 	}
@@ -33,8 +34,10 @@ func TestCaptureRefuses(t *testing.T) { run(t, "refusals", 2, 1<<30) }
 func TestCaptureBesideOthers(t *testing.T) {
 	run(t, "beside", 1, 1<<30)
 }
-func TestGraphPool(t *testing.T)        { run(t, "pool", 1, 1<<30) }
-func TestGraphedCallables(t *testing.T) { run(t, "graphed", 1, 1<<30) }
+func TestCaptureOfUsedStream(t *testing.T) { run(t, "shared", 1, 1<<30) }
+func TestStreamsInHooks(t *testing.T)      { run(t, "hooked", 1, 1<<30) }
+func TestGraphPool(t *testing.T)           { run(t, "pool", 1, 1<<30) }
+func TestGraphedCallables(t *testing.T)    { run(t, "graphed", 1, 1<<30) }
 func TestGraphOfTrainingStep(t *testing.T) {
 	run(t, "step", 1, 1<<30)
 }
@@ -590,6 +593,147 @@ func beside(c *Control) error {
 		return fmt.Errorf("pinned memory grew from %d to %d bytes", before, host())
 	}
 	return g.Close()
+}
+
+// shared: work of another goroutine never becomes part of a capture.
+func shared(c *Control) error {
+	d := tensor.CUDA(0)
+	x := tensor.Ones([]int{4}, d)
+	defer x.Release()
+	stream, err := cuda.NewStream(d)
+	if err != nil {
+		return err
+	}
+	// Another goroutine, which stays inside WithStream and runs there what it is asked to.
+	calls, results := make(chan func() error), make(chan error)
+	ended := make(chan error)
+	go func() {
+		ended <- cuda.WithStream(stream, func() error {
+			results <- nil
+			for f := range calls {
+				results <- f()
+			}
+			return nil
+		})
+	}()
+	<-results
+	elsewhere := func(f func() error) error {
+		calls <- f
+		return <-results
+	}
+	captured := false
+	_, err = cuda.Capture(d, func() error {
+		captured = true
+		return elsewhere(func() error { return x.Add(1).Err() })
+	}, cuda.On(stream))
+	if err := expect("Capture on the current stream of another goroutine", err, tensor.ErrCapture); err != nil || captured {
+		return fmt.Errorf("the function was called %v; %w", captured, err)
+	}
+	event := cuda.NewEvent()
+	defer event.Close()
+	free, err := cuda.NewStream(d)
+	if err != nil {
+		return err
+	}
+	var ours *cuda.Stream
+	g, err := cuda.Capture(d, func() error {
+		now, err := cuda.CurrentStream(d)
+		if err != nil {
+			return err
+		}
+		ours = now
+		if err := errors.Join(x.Add(1).Err(), event.Record(now)); err != nil {
+			return err
+		}
+		err = errors.Join(expect("WaitStream of the current stream of another goroutine", stream.WaitStream(now), tensor.ErrCapture),
+			expect("WaitEvent of another goroutine", elsewhere(func() error { return free.WaitEvent(event) }), tensor.ErrCapture))
+		if err != nil {
+			return err
+		}
+		before := c.Launches(0)
+		err = elsewhere(func() error {
+			return errors.Join(x.Add(1).Err(), cuda.WithStream(free, func() error { return x.Add(1).Err() }))
+		})
+		if n := c.Launches(0) - before; n != 2 {
+			return fmt.Errorf("2 kernels of another goroutine: %d launches; %w", n, err)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if n := c.Nodes(); n != 1 || c.Invalidated() != 0 {
+		return fmt.Errorf("the graph has %d nodes, want 1; %d captures made invalid", n, c.Invalidated())
+	}
+	for range 70 {
+		s, err := cuda.NewStream(d)
+		if err != nil {
+			return err
+		}
+		if s.Equal(ours) {
+			return fmt.Errorf("NewStream returned %v, on which graphs are captured", s)
+		}
+	}
+	close(calls)
+	if err := errors.Join(<-ended, g.Close()); err != nil {
+		return err
+	}
+	// Once it has left, the stream can be captured, and an event of the first capture is no part of the second.
+	g, err = cuda.Capture(d, func() error {
+		return errors.Join(expect("WaitEvent of another capture's event", stream.WaitEvent(event), tensor.ErrCapture), x.Add(1).Err())
+	}, cuda.On(stream))
+	return errors.Join(err, g.Close())
+}
+
+// hooked: functions that a captured backward pass calls, on a thread of autograd, belong to the capture.
+func hooked(c *Control) error {
+	d := tensor.CUDA(0)
+	x := tensor.Ones([]int{4}, d).RequiresGrad_()
+	defer x.Release()
+	side, err := cuda.NewStream(d)
+	if err != nil {
+		return err
+	}
+	replay, err := cuda.Capture(d, func() error { return x.Detach().Add(1).Err() })
+	if err != nil {
+		return err
+	}
+	defer replay.Close()
+	called := 0
+	fork := func(grad *tensor.Tensor) (*tensor.Tensor, error) {
+		called++
+		now, err := cuda.CurrentStream(d)
+		if err != nil {
+			return nil, err
+		}
+		if !cuda.IsCurrentStreamCapturing() {
+			return nil, errors.New("the hook is not inside the capture")
+		}
+		event := cuda.NewEvent()
+		defer event.Close()
+		if err := errors.Join(event.Record(now), side.WaitEvent(event)); err != nil {
+			return nil, err
+		}
+		if err := cuda.WithStream(side, func() error { return grad.Add(1).Err() }); err != nil {
+			return nil, err
+		}
+		return nil, errors.Join(now.WaitStream(side), cuda.WithStream(now, func() error { return grad.Add(1).Err() }),
+			expect("Replay", replay.Replay(), tensor.ErrCapture))
+	}
+	g, err := cuda.Capture(d, func() error {
+		y := x.Mul(2)
+		if _, err := y.RegisterHook(fork); err != nil {
+			return err
+		}
+		return errors.Join(y.Sum().Backward(), x.SetGrad(nil))
+	})
+	if err != nil {
+		return err
+	}
+	if called != 1 || c.Invalidated() != 0 {
+		return fmt.Errorf("the hook was called %d times, %d captures made invalid", called, c.Invalidated())
+	}
+	return errors.Join(g.Replay(), g.Close())
 }
 
 // pool: no other tensor gets the memory of a graph until the graph is closed.

@@ -34,7 +34,9 @@ typedef uintptr_t ls_stream_event;
 LS_API ls_error *ls_event_new(int32_t device, int32_t timing, ls_stream_event *event) LS_NOEXCEPT;
 LS_API void ls_event_free(ls_stream_event event) LS_NOEXCEPT;
 LS_API ls_error *ls_event_record(ls_stream_event event, int32_t device, int64_t stream) LS_NOEXCEPT;
-/* Work given to the stream from now on waits for the event. Nothing if the event was never recorded. */
+/* Work given to the stream from now on waits for the event. Nothing if the event was never recorded. If it was
+ * recorded in a capture, the stream becomes part of that capture: LS_ERR_CAPTURE on a thread that takes no part in
+ * it, and for a stream that is the current one of another thread. */
 LS_API ls_error *ls_event_wait(ls_stream_event event, int32_t device, int64_t stream) LS_NOEXCEPT;
 /* 1 if it was never recorded or the work before it is done, else 0. */
 LS_API ls_error *ls_event_query(ls_stream_event event, int32_t *done) LS_NOEXCEPT;
@@ -51,7 +53,8 @@ typedef struct ls_pool {
 /* Begins to capture, on the calling thread, the work given to its current stream of the device, which must not be
  * the default one; other threads go on as before. While a graph is captured, pinned memory that is freed stays
  * until the capture ends, and so do the caches that ls_memory_empty_cache would empty. LS_ERR_CAPTURE if a graph
- * is already being captured on the device or by the thread. */
+ * is already being captured on the device or by the thread, and if LS_MODE_STREAM has made the stream the current
+ * one of another thread. */
 LS_API ls_error *ls_graph_begin(int32_t device, const ls_pool *pool, ls_graph *graph) LS_NOEXCEPT;
 /* Ends the capture: on the same thread, with the same current stream. After an error the graph can only be
  * abandoned and freed. */
@@ -62,7 +65,7 @@ LS_API void ls_graph_abandon(ls_graph graph) LS_NOEXCEPT;
 LS_API ls_error *ls_graph_replay(ls_graph graph) LS_NOEXCEPT;
 /* The memory of its pool can be reused when all graphs that share it and all tensors in it are freed. */
 LS_API void ls_graph_free(ls_graph graph) LS_NOEXCEPT;
-/* Whether the calling thread is capturing a graph. */
+/* Whether the calling thread is capturing a graph, or autograd runs a part of a captured backward pass on it. */
 LS_API int32_t ls_graph_capturing(void) LS_NOEXCEPT;
 
 #ifdef __cplusplus
