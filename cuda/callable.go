@@ -19,6 +19,7 @@ type GraphedCallable struct {
 
 	mu                sync.Mutex
 	params            []*tensor.Tensor `nn:"-"`
+	modes             []capturedMode   `nn:"-"`
 	forward, backward *Graph           `nn:"-"`
 
 	// Memory of the graphs: the input and the gradient of the output, which are copied to, and what they compute.
@@ -26,17 +27,23 @@ type GraphedCallable struct {
 	grads    []*tensor.Tensor `nn:"-"` // of x and the parameters; nil for those that need none
 }
 
+// capturedMode is a module's mode when it was captured.
+type capturedMode struct {
+	module   interface{ Training() bool }
+	training bool
+}
+
 // MakeGraphedCallables captures the forward and backward passes of layers, each for an input like its sample, and returns
 // layers that replay them. Forward copies its input into the graph's memory and returns a tensor in the graph's memory,
 // which the next Forward of the same layer overwrites; x.Clone() keeps a copy. The gradients of parameters are copies,
 // which can be accumulated. Forward returns tensor.ErrArgument for an input whose shape, dtype or device differs.
 //
-// The layers are captured as they are now, in training or evaluation mode. They run 3 times before, which updates
-// buffers such as batch statistics; Warmup changes the number. All graphs share a pool, so the layers must be used in the
-// order given: all forward passes, then the backward passes in reverse, as in a model made of them. For a backward pass
-// of x the sample must require a gradient. A layer must not use Go values that change, registered hooks, or Item; its
-// parameters must not be replaced, only changed in place. An autograd.Checkpoint that draws random numbers is
-// tensor.ErrCapture: the two passes are two captures.
+// The layers are captured as they are now, in training or evaluation mode; while a module of a layer is in the other one,
+// Forward calls the layer itself. They run 3 times before, which updates buffers such as batch statistics; Warmup changes
+// the number. All graphs share a pool, so the layers must be used in the order given: all forward passes, then the backward
+// passes in reverse, as in a model made of them. For a backward pass of x the sample must require a gradient. A layer must
+// not use Go values that change, registered hooks, or Item; its parameters must not be replaced, only changed in place. An
+// autograd.Checkpoint that draws random numbers is tensor.ErrCapture: the two passes are two captures.
 //
 // PyTorch: torch.cuda.make_graphed_callables. There the gradients of parameters are the graph's own memory, so that a
 // second backward pass without zero_grad adds up wrong values.
@@ -126,6 +133,11 @@ func makeAll(op string, d tensor.Device, c *capture, made []*GraphedCallable, sa
 func (g *GraphedCallable) start(sample *tensor.Tensor) error {
 	if _, function := g.Layer.(nn.Func); !function {
 		g.params = nn.Parameters(g.Layer)
+		for _, n := range nn.NamedModules(g.Layer) {
+			if m, ok := n.Module.(interface{ Training() bool }); ok {
+				g.modes = append(g.modes, capturedMode{m, m.Training()})
+			}
+		}
 	}
 	for _, p := range g.params {
 		if err := p.Err(); err != nil {
@@ -183,11 +195,22 @@ func (g *GraphedCallable) differentiate(y *tensor.Tensor, keep func(*tensor.Tens
 	return nil
 }
 
-// Forward copies x to the graph's input, replays the forward pass, and returns its output.
+// otherMode reports whether a module is no longer in the mode in which it was captured.
+func (g *GraphedCallable) otherMode() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.x != nil && slices.ContainsFunc(g.modes, func(m capturedMode) bool { return m.module.Training() != m.training })
+}
+
+// Forward copies x to the graph's input, replays the forward pass, and returns its output. While a module of the layer is
+// in another mode than at the capture, it returns Layer.Forward(x).
 func (g *GraphedCallable) Forward(x *tensor.Tensor) *tensor.Tensor {
 	const op = "Forward"
 	if g == nil {
 		return tensor.Failed(refuse.Nil(op, "a graphed callable"))
+	}
+	if g.otherMode() {
+		return g.Layer.Forward(x)
 	}
 	out, err := autograd.Apply(graphedFunction{g}, append([]*tensor.Tensor{x}, g.params...)...)
 	if err != nil {

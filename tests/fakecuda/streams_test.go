@@ -19,7 +19,7 @@ import (
 func init() {
 	for name, f := range map[string]func(*Control) error{
 		"currents": currents, "events": order, "reuse": reuse, "capture": captures, "refusals": refusals,
-		"beside": beside, "shared": shared, "hooked": hooked, "pool": pool, "graphed": graphed,
+		"beside": beside, "shared": shared, "hooked": hooked, "pool": pool, "graphed": graphed, "graphed-modes": graphedModes,
 		"step": wholeStep, "streams-lost": streamsLost,
 	} {
 		scenarios[name] = f
@@ -38,6 +38,9 @@ func TestCaptureOfUsedStream(t *testing.T) { run(t, "shared", 1, 1<<30) }
 func TestStreamsInHooks(t *testing.T)      { run(t, "hooked", 1, 1<<30) }
 func TestGraphPool(t *testing.T)           { run(t, "pool", 1, 1<<30) }
 func TestGraphedCallables(t *testing.T)    { run(t, "graphed", 1, 1<<30) }
+func TestGraphedCallablesModes(t *testing.T) {
+	run(t, "graphed-modes", 1, 1<<30)
+}
 func TestGraphOfTrainingStep(t *testing.T) {
 	run(t, "step", 1, 1<<30)
 }
@@ -866,6 +869,54 @@ func graphed(c *Control) error {
 	x := tensor.Randn([]int{4, 8}, d)
 	defer x.Release()
 	return expect("Forward after Close", made[0].Forward(x).Err(), cuda.ErrClosed)
+}
+
+// counted counts the calls of its Forward.
+type counted struct {
+	nn.Mode
+	Inner *nn.Linear
+	calls int `nn:"-"`
+}
+
+func (l *counted) Forward(x *tensor.Tensor) *tensor.Tensor {
+	l.calls++
+	return l.Inner.Forward(x)
+}
+
+// graphedModes: graphs are replayed in the mode in which they were captured.
+func graphedModes(*Control) error {
+	d := tensor.CUDA(0)
+	layer := &counted{Inner: nn.NewLinear(8, 4, nn.Device(d))}
+	defer nn.Release(layer)
+	x := tensor.Randn([]int{4, 8}, d).RequiresGrad_()
+	defer x.Release()
+	made, err := cuda.MakeGraphedCallables([]nn.Layer{layer}, []*tensor.Tensor{x})
+	if err != nil {
+		return err
+	}
+	forward := func(what string, calls int) error {
+		return tensor.WithScope(func() error {
+			before := layer.calls
+			err := made[0].Forward(x).Sum().Backward()
+			if n := layer.calls - before; n != calls {
+				return fmt.Errorf("%s: %d calls of the layer, want %d; %w", what, n, calls, err)
+			}
+			return err
+		})
+	}
+	if err := forward("in training mode", 0); err != nil {
+		return err
+	}
+	nn.Eval(made[0])
+	if err := forward("in evaluation mode", 1); err != nil {
+		return err
+	}
+	nn.Train(made[0])
+	if err := forward("in training mode again", 0); err != nil {
+		return err
+	}
+	nn.Eval(made[0])
+	return errors.Join(made[0].Close(), expect("Forward after Close", made[0].Forward(x).Err(), cuda.ErrClosed))
 }
 
 // wholeStep: a training step as a graph, in a loop that leaves garbage.
