@@ -43,7 +43,8 @@ type capturedMode struct {
 // the number. All graphs share a pool, so the layers must be used in the order given: all forward passes, then the backward
 // passes in reverse, as in a model made of them. For a backward pass of x the sample must require a gradient. A layer must
 // not use Go values that change, registered hooks, or Item; its parameters must not be replaced, only changed in place. An
-// autograd.Checkpoint that draws random numbers is tensor.ErrCapture: the two passes are two captures.
+// autograd.Checkpoint that draws random numbers is tensor.ErrCapture: the two passes are two captures. The gradients cannot
+// be differentiated: a backward pass with CreateGraph is tensor.ErrNotImplemented.
 //
 // PyTorch: torch.cuda.make_graphed_callables. There the gradients of parameters are the graph's own memory, so that a
 // second backward pass without zero_grad adds up wrong values.
@@ -263,6 +264,9 @@ func (f graphedFunction) Backward(ctx *autograd.Context, grads ...*tensor.Tensor
 	defer g.mu.Unlock()
 	if g.backward == nil || g.gy == nil {
 		return nil, refuse.Error("Backward", ErrClosed, "the graphed callable was closed, or has no backward pass")
+	}
+	if tensor.GradEnabled() {
+		return nil, refuse.Error("Backward", tensor.ErrNotImplemented, "a graphed callable has no second derivative, which CreateGraph asks for")
 	}
 	if grads[0] == nil {
 		return make([]*tensor.Tensor, len(g.grads)), nil

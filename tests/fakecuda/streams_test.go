@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/cuda"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
@@ -883,7 +884,7 @@ func (l *counted) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return l.Inner.Forward(x)
 }
 
-// graphedModes: graphs are replayed in the mode in which they were captured.
+// graphedModes: graphs are replayed in the mode in which they were captured, and have no second derivative.
 func graphedModes(*Control) error {
 	d := tensor.CUDA(0)
 	layer := &counted{Inner: nn.NewLinear(8, 4, nn.Device(d))}
@@ -913,6 +914,13 @@ func graphedModes(*Control) error {
 	}
 	nn.Train(made[0])
 	if err := forward("in training mode again", 0); err != nil {
+		return err
+	}
+	err = tensor.WithScope(func() error {
+		_, err := autograd.Grad([]*tensor.Tensor{made[0].Forward(x).Sum()}, []*tensor.Tensor{x}, tensor.CreateGraph(true))
+		return expect("a gradient with CreateGraph", err, tensor.ErrNotImplemented)
+	})
+	if err := errors.Join(err, forward("after CreateGraph", 0)); err != nil {
 		return err
 	}
 	nn.Eval(made[0])
