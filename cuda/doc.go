@@ -61,8 +61,8 @@
 //	}
 //	err = graph.Replay() // y holds the result
 //
-// A whole training step is captured in the same way, and [MakeGraphedCallables] makes layers whose forward and backward
-// passes are graphs.
+// A whole training step is captured in the same way, with SGD, Adam, AdamW or Muon, and [MakeGraphedCallables] makes layers
+// whose forward and backward passes are graphs.
 //
 //  8. A capture belongs to the goroutine that calls Capture, and to one device. Captures do not nest, and one device has
 //     one at a time. Other goroutines may compute, free and sweep meanwhile. They cannot use the captured stream, wait
@@ -73,7 +73,9 @@
 //     Hooks and Functions that a captured backward pass calls belong to the capture.
 //  9. Calls that wait for the device cannot be captured: Item, Data, printing, Synchronize, copies to pageable memory;
 //     neither can collectives of NCCL. Such a call returns tensor.ErrCapture, and so does Capture. Go code runs once,
-//     during the capture: branches on values and numbers such as a learning rate are fixed.
+//     during the capture: branches on values and numbers such as a learning rate are fixed. So are the number of an
+//     optimizer's step and the values with which its state begins: Optimizer.Step is tensor.ErrCapture if the algorithm
+//     counts its steps in Go (optim.Algorithm.Counts), and at the first step of a parameter that has state.
 //  10. The memory that a captured function allocates comes from a pool of the graph. Tensors that are freed during the
 //     capture, by Release or at the end of its scope, make room for later ones of the same capture. No other tensor gets
 //     that memory until the graph is closed and the tensors in it are freed, so a replay never writes to memory that

@@ -27,7 +27,8 @@ type Algorithm struct {
 
 	// Slots describes the tensors that the optimizer keeps for each parameter.
 	Slots []Slot
-	// Counts includes the number of steps of each parameter in the optimizer's state, as "step".
+	// Counts includes the number of steps of each parameter in the optimizer's state, as "step". Set it if Step reads
+	// Batch.Steps: a step of such an algorithm cannot be captured by package cuda.
 	Counts bool
 
 	// Check returns an error for hyperparameters that the algorithm rejects; nil accepts what the options accept.

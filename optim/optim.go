@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
@@ -212,7 +213,10 @@ func (b *Optimizer) ZeroGrad() {
 	}
 }
 
-// Step updates each parameter that has a gradient; the others do not change. PyTorch: Optimizer.step.
+// Step updates each parameter that has a gradient; the others do not change. Inside cuda.Capture the error is
+// tensor.ErrCapture if the algorithm counts its steps (Algorithm.Counts), because every replay would take the step with the
+// captured number, or if a parameter's state or float32 copy does not exist, which every replay would make again.
+// PyTorch: Optimizer.step.
 func (b *Optimizer) Step() error {
 	if b == nil {
 		return refuse.Nil("Step", "an optimizer")
@@ -252,6 +256,9 @@ func (b *Optimizer) ready(op string) error {
 	if err := b.sticky; err != nil {
 		b.sticky = nil
 		return err
+	}
+	if b.kind.Counts && cshim.GraphCapturing() {
+		return refuse.Error(op, tensor.ErrCapture, "%s counts its steps in Go, and a graph's replays would not", b.kind.Name)
 	}
 	for _, g := range b.groups {
 		if err := b.kind.check(b.kind.Name, g); err != nil {
@@ -597,6 +604,9 @@ func (b *Optimizer) stepSome(g *Group, bk *bucket, at []int, sparse, first bool)
 		rounded = append(rounded, bk.params[i])
 		// The parts that come next must not step it again.
 		bk.grads[i] = nil
+	}
+	if len(made) > 0 && cshim.GraphCapturing() {
+		return undo(refuse.Error("Step", tensor.ErrCapture, "a graph's replays would make the optimizer's state again: take the first step before the capture"))
 	}
 	if err := b.run(g, part, sparse); err != nil {
 		return undo(err)

@@ -21,7 +21,7 @@ func init() {
 	for name, f := range map[string]func(*Control) error{
 		"currents": currents, "events": order, "reuse": reuse, "capture": captures, "refusals": refusals,
 		"beside": beside, "shared": shared, "hooked": hooked, "pool": pool, "graphed": graphed, "graphed-modes": graphedModes,
-		"step": wholeStep, "streams-lost": streamsLost,
+		"step": wholeStep, "steps": capturedSteps, "streams-lost": streamsLost,
 	} {
 		scenarios[name] = f
 	}
@@ -42,6 +42,7 @@ func TestGraphedCallables(t *testing.T)    { run(t, "graphed", 1, 1<<30) }
 func TestGraphedCallablesModes(t *testing.T) {
 	run(t, "graphed-modes", 1, 1<<30)
 }
+func TestCapturedSteps(t *testing.T) { run(t, "steps", 1, 1<<30) }
 func TestGraphOfTrainingStep(t *testing.T) {
 	run(t, "step", 1, 1<<30)
 }
@@ -925,6 +926,68 @@ func graphedModes(*Control) error {
 	}
 	nn.Eval(made[0])
 	return errors.Join(made[0].Close(), expect("Forward after Close", made[0].Forward(x).Err(), cuda.ErrClosed))
+}
+
+// capturedSteps: a step whose replays would compute with numbers of the captured one is refused.
+func capturedSteps(*Control) error {
+	d := tensor.CUDA(0)
+	type newer func(params []*tensor.Tensor, lr float64, opts ...optim.Option) (*optim.Optimizer, error)
+	for _, e := range []struct {
+		name  string
+		make  newer
+		works bool
+	}{
+		{"SGD", optim.NewSGD, true}, {"Adam", optim.NewAdam, true}, {"AdamW", optim.NewAdamW, true}, {"Muon", optim.NewMuon, true},
+		{"RAdam", optim.NewRAdam, false}, {"NAdam", optim.NewNAdam, false}, {"Adamax", optim.NewAdamax, false},
+		{"Adagrad", optim.NewAdagrad, false}, {"ASGD", optim.NewASGD, false}, {"RMSprop", optim.NewRMSprop, false},
+	} {
+		w := tensor.Ones([]int{2, 2}, d).RequiresGrad_()
+		var opts []optim.Option
+		if e.name == "SGD" {
+			opts = append(opts, optim.Momentum(0.9))
+		}
+		opt, err := e.make([]*tensor.Tensor{w}, 0.1, opts...)
+		if err != nil {
+			return err
+		}
+		backward := func() error { return w.Mul(2).Sum().Backward() }
+		step := func() error {
+			if err := backward(); err != nil {
+				return err
+			}
+			defer opt.ZeroGrad()
+			return opt.Step()
+		}
+		_, err = cuda.Capture(d, step)
+		if err := expect(e.name+": the first step", err, tensor.ErrCapture); err != nil {
+			return err
+		}
+		if err := tensor.WithScope(step); err != nil {
+			return fmt.Errorf("%s: an eager step: %w", e.name, err)
+		}
+		captures := func(what string, f func() error) error {
+			g, err := cuda.Capture(d, f, cuda.Warmup(1))
+			if e.works {
+				return errors.Join(err, g.Replay(), g.Close())
+			}
+			return expect(e.name+": "+what, err, tensor.ErrCapture)
+		}
+		if err := captures("a later step", step); err != nil {
+			return err
+		}
+		remove, err := opt.StepInBackward()
+		if err := errors.Join(err, captures("a step in a backward pass", backward)); err != nil {
+			return err
+		}
+		remove()
+		opt.ZeroGrad()
+		if err := tensor.WithScope(step); err != nil {
+			return fmt.Errorf("%s: an eager step after the captures: %w", e.name, err)
+		}
+		opt.Release()
+		w.Release()
+	}
+	return nil
 }
 
 // wholeStep: a training step as a graph, in a loop that leaves garbage.
