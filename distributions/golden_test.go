@@ -555,6 +555,42 @@ func TestWishartOfSingularDraws(t *testing.T) {
 	}
 }
 
+// TestWishartOfTwoDTypes compares a Wishart distribution whose df has another dtype than the matrices with PyTorch's.
+func TestWishartOfTwoDTypes(t *testing.T) {
+	leak.Check(t)
+	for _, df := range []tensor.DType{tensor.Float32, tensor.Int64, tensor.Float64} {
+		err := tensor.WithScope(func() error {
+			cov := tensor.FromSlice([]float64{2, 0.3, 0.3, 1}, []int{2, 2})
+			d := distributions.NewWishart(tensor.FromScalar(5, df), distributions.CovarianceMatrix(cov))
+			if err := tensor.ManualSeed(3); err != nil {
+				return err
+			}
+			draws := []float64{12.118114726633646, 3.5022916678051907, 3.5022916678051907, 8.327595910079765, 11.376700122575292, 1.1648880271146342, 1.1648880271146342, 3.1097362383622578}
+			unit := distributions.NewWishart(4, distributions.CovarianceMatrix(tensor.Eye(2, tensor.Float64)))
+			for what, c := range map[string]struct {
+				y    *tensor.Tensor
+				want []float64
+			}{
+				"RSample":         {d.RSample(2), draws},
+				"PrecisionMatrix": {d.PrecisionMatrix(), []float64{0.5235602094240837, -0.15706806282722513, -0.15706806282722513, 1.0471204188481678}},
+				"LogProb":         {d.LogProb(cov), []float64{-6.293438562136925}},
+				"Entropy":         {d.Entropy(), []float64{7.78120316288532}},
+				"Mode":            {d.Mode(), []float64{4, 0.6, 0.6, 2}},
+				"KLDivergence":    {distributions.KLDivergence(d, unit), []float64{1.363298979679905}},
+			} {
+				if c.y.DType() != tensor.Float64 {
+					t.Errorf("df in %v: %s has dtype %v", df, what, c.y.DType())
+				}
+				golden.Near(t, fmt.Sprintf("df in %v: %s", df, what), c.y, c.want, 1e-6, 1e-6)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestAffineRounds compares AffineTransform of float16 and bfloat16 with tensors of shape () with PyTorch's.
 func TestAffineRounds(t *testing.T) {
 	leak.Check(t)

@@ -572,16 +572,21 @@ func (b *Base) wishartPrecision() *tensor.Tensor {
 	if b.p[2] != nil {
 		return b.p[2].Alias()
 	}
-	return tensor.Eye(b.n, b.like()...).CholeskySolve(b.keep[0]).Expand(b.square()...)
+	return tensor.Eye(b.n, b.likeMatrices()...).CholeskySolve(b.keep[0]).Expand(b.square()...)
+}
+
+// likeMatrices returns the dtype and device of the matrices; those of df may be others.
+func (b *Base) likeMatrices() []tensor.Option {
+	return []tensor.Option{b.keep[0].DType(), b.keep[0].Device()}
 }
 
 // bartlett draws by Bartlett's decomposition.
 func bartlett(b *Base, sample []int) *tensor.Tensor {
 	shape := slices.Concat(sample, b.batch)
-	df := b.p[0].Unsqueeze(-1).Sub(tensor.Arange(0, b.n, b.like()...))
+	df := b.p[0].Unsqueeze(-1).Sub(tensor.Arange(0, b.n, b.likeMatrices()...))
 	chi := sampleGamma(df.Mul(0.5), df.FullLike(0.5), append(slices.Clone(shape), b.n))
-	noise := chi.Sqrt().ClampMin(limits(b.dtype()).eps).DiagEmbed()
-	below := tensor.Randn(append(slices.Clone(shape), b.n*(b.n-1)/2), b.like()...)
+	noise := chi.Sqrt().ClampMin(limits(chi.DType()).eps).DiagEmbed()
+	below := tensor.Randn(append(slices.Clone(shape), b.n*(b.n-1)/2), chi.DType(), chi.Device())
 	noise = noise.Add(vectorTril(below, b.n))
 	chol := b.keep[0].MatMul(noise)
 	return chol.MatMul(chol.MT())
@@ -666,9 +671,9 @@ var wishartKind = &kind{
 	},
 }
 
-// NewWishart returns the Wishart distribution with df degrees of freedom, a number or a tensor greater than D-1. Options:
-// CovarianceMatrix, PrecisionMatrix or ScaleTril, of shape (..., D, D), which one is needed; ValidateArgs. PyTorch:
-// torch.distributions.Wishart.
+// NewWishart returns the Wishart distribution with df degrees of freedom, a number or a tensor greater than D-1;
+// integers are converted to the dtype of the matrices. Options: CovarianceMatrix, PrecisionMatrix or ScaleTril, of
+// shape (..., D, D), which one is needed; ValidateArgs. PyTorch: torch.distributions.Wishart.
 func NewWishart(df any, opts ...Option) Wishart {
 	return Wishart{build(wishartKind, opts, byCovariance, func(b *Base, s settings) error {
 		const op = "NewWishart"
@@ -693,6 +698,9 @@ func NewWishart(df any, opts ...Option) Wishart {
 		}
 		b.n = m.Size(-1)
 		b.batch, b.event = batch, []int{b.n, b.n}
+		if d := t.DType(); !d.IsFloat() && !d.IsComplex() {
+			t = t.To(m.DType())
+		}
 		b.p[0] = t.Expand(batch...)
 		b.p[1+at] = m.Expand(b.square()...)
 		if err := b.float(); err != nil {
