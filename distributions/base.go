@@ -105,9 +105,10 @@ type kind struct {
 	rsample  func(b *Base, sample []int) *tensor.Tensor
 	reparam  func(*Base) bool // whether rsample is available; nil means that it is there
 	logProb  func(b *Base, value *tensor.Tensor) *tensor.Tensor
+	logCheck bool // whether logProb checks its value itself
 	cdf      func(b *Base, value *tensor.Tensor) *tensor.Tensor
-	icdf     func(b *Base, p *tensor.Tensor) *tensor.Tensor
 	cdfCheck bool // whether cdf checks its value itself
+	icdf     func(b *Base, p *tensor.Tensor) *tensor.Tensor
 	entropy  func(*Base) *tensor.Tensor
 	mean     func(*Base) *tensor.Tensor
 	mode     func(*Base) *tensor.Tensor
@@ -463,7 +464,7 @@ func (b *Base) RSample(sampleShape ...int) *tensor.Tensor {
 // LogProb implements Distribution.
 func (b *Base) LogProb(value *tensor.Tensor) *tensor.Tensor {
 	return b.call("LogProb", b != nil && b.kind != nil && b.kind.logProb != nil, func() *tensor.Tensor {
-		if err := b.checkValue("LogProb", value); err != nil {
+		if err := b.check("LogProb", value, b.kind.logCheck); err != nil {
 			return tensor.Failed(err)
 		}
 		return b.kind.logProb(b, value)
@@ -473,13 +474,8 @@ func (b *Base) LogProb(value *tensor.Tensor) *tensor.Tensor {
 // CDF implements Distribution.
 func (b *Base) CDF(value *tensor.Tensor) *tensor.Tensor {
 	return b.call("CDF", b != nil && b.kind != nil && b.kind.cdf != nil, func() *tensor.Tensor {
-		if err := refuse.Unusable(b.kind.name+".CDF", "", value); err != nil {
+		if err := b.check("CDF", value, b.kind.cdfCheck); err != nil {
 			return tensor.Failed(err)
-		}
-		if !b.kind.cdfCheck {
-			if err := b.checkValue("CDF", value); err != nil {
-				return tensor.Failed(err)
-			}
 		}
 		return b.kind.cdf(b, value)
 	})
@@ -493,6 +489,14 @@ func (b *Base) ICDF(probability *tensor.Tensor) *tensor.Tensor {
 		}
 		return b.kind.icdf(b, probability)
 	})
+}
+
+// check is checkValue; where the formula checks its value itself, it only refuses a tensor that cannot be used.
+func (b *Base) check(method string, v *tensor.Tensor, itself bool) error {
+	if itself {
+		return refuse.Unusable(b.kind.name+"."+method, "", v)
+	}
+	return b.checkValue(method, v)
 }
 
 // checkValue returns an error for a value that the distribution cannot draw. Shapes are checked always, values only with

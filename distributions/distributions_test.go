@@ -12,6 +12,7 @@ import (
 
 	"github.com/linstock-ml/linstock/distributions"
 	"github.com/linstock-ml/linstock/distributions/constraints"
+	"github.com/linstock-ml/linstock/internal/golden"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -82,11 +83,46 @@ func TestValidateArgs(t *testing.T) {
 		if err := three.LogProb(x).Err(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "broadcast") {
 			t.Errorf("a value of another shape: %v", err)
 		}
-		if err := distributions.NewIndependent(three, 1).LogProb(x).Err(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "event shape") {
+		if err := distributions.NewIndependent(three, 1).LogProb(x).Err(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "broadcast") {
+			t.Errorf("Independent, a value of another event shape: %v", err)
+		}
+		rows := distributions.NewDirichlet(tensor.Ones([]int{3}))
+		if err := rows.LogProb(x).Err(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "event shape") {
 			t.Errorf("a value of another event shape: %v", err)
 		}
 		return nil
 	})
+}
+
+// TestIndependentBroadcasts tests that LogProb of Independent broadcasts values over the reinterpreted dimensions.
+func TestIndependentBroadcasts(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		half, whole := -1.0439385, 3*-1.0439385 // the logarithm of a standard normal density at 0.5, and that of three
+		for _, c := range []struct {
+			loc, value, want []int
+			each             float64
+		}{
+			{[]int{5, 3}, nil, []int{5}, whole},
+			{[]int{5, 3}, []int{2, 5, 1}, []int{2, 5}, whole},
+			{[]int{5, 1}, []int{5, 3}, []int{5}, whole},
+			{[]int{5, 1}, []int{5, 1}, []int{5}, half},
+		} {
+			d := distributions.NewIndependent(distributions.NewNormal(tensor.Zeros(c.loc), 1), 1)
+			y := d.LogProb(tensor.Full(c.value, 0.5))
+			if !slices.Equal(y.Shape(), c.want) {
+				t.Errorf("loc %v, value %v: the result has shape %v: %v", c.loc, c.value, y.Shape(), y.Err())
+			}
+			golden.Near(t, fmt.Sprintf("loc %v, value %v", c.loc, c.value), y, slices.Repeat([]float64{c.each}, y.Numel()), 1e-6, 1e-6)
+		}
+		if err := distributions.NewIndependent(distributions.NewNormal(tensor.Zeros([]int{2}), 1), 1).LogProb(nil).Err(); !errors.Is(err, tensor.ErrNil) {
+			t.Errorf("no value: %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestIndependentLeavesChecks tests that LogProb of Independent checks values if its base does.

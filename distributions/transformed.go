@@ -32,7 +32,7 @@ var independentKind = &kind{
 	mean:    ofInner(Distribution.Mean), mode: ofInner(Distribution.Mode), variance: ofInner(Distribution.Variance),
 	sample:  func(b *Base, sample []int) *tensor.Tensor { return b.inner[0].Sample(sample...) },
 	rsample: func(b *Base, sample []int) *tensor.Tensor { return b.inner[0].RSample(sample...) },
-	logProb: func(b *Base, v *tensor.Tensor) *tensor.Tensor { return sumRightmost(b.inner[0].LogProb(v), b.n) },
+	logProb: func(b *Base, v *tensor.Tensor) *tensor.Tensor { return sumRightmost(b.inner[0].LogProb(v), b.n) }, logCheck: true,
 	entropy: func(b *Base) *tensor.Tensor { return sumRightmost(b.inner[0].Entropy(), b.n) },
 	values:  func(b *Base, expand bool) *tensor.Tensor { return b.inner[0].EnumerateSupport(expand) },
 	expand: func(b *Base, batch []int) error {
@@ -41,9 +41,9 @@ var independentKind = &kind{
 	},
 }
 
-// NewIndependent returns base with the last n of its batch dimensions as event dimensions. base's ValidateArgs
-// determines whether LogProb checks values. Options: ValidateArgs, without effect. PyTorch:
-// torch.distributions.Independent.
+// NewIndependent returns base with the last n of its batch dimensions as event dimensions. LogProb broadcasts value as
+// base's does, and base's ValidateArgs determines whether it checks values. Options: ValidateArgs, without effect.
+// PyTorch: torch.distributions.Independent.
 func NewIndependent(base Distribution, n int, opts ...Option) Independent {
 	return Independent{build(independentKind, opts, nil, func(b *Base, _ settings) error {
 		if err := usableDistribution("NewIndependent", base); err != nil {
@@ -55,7 +55,6 @@ func NewIndependent(base Distribution, n int, opts ...Option) Independent {
 		}
 		cut := len(batch) - n
 		b.inner, b.n = []Distribution{base}, n
-		b.validate = false // base checks the values, if it was told to
 		b.batch, b.event = batch[:cut:cut], slices.Concat(batch[cut:], base.EventShape())
 		return nil
 	})}
