@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -20,8 +21,9 @@ type AdaptiveLogSoftmaxWithLoss struct {
 }
 
 // NewAdaptiveLogSoftmaxWithLoss returns an AdaptiveLogSoftmaxWithLoss of x with in features over the given number of classes.
-// cutoffs are the first classes of the clusters, in increasing order, from 1 to classes-1. Cluster i projects to in / DivValue^(i+1)
-// features, rounded down; with 0 of them its classes have equal probabilities. Options: DivValue (4 by default), HeadBias, DType, Device.
+// cutoffs are the first classes of the clusters, in increasing order, from 1 to classes-1. Cluster i projects to
+// in / DivValue^(i+1) features, rounded down as by Python's //; with 0 of them its classes have equal probabilities.
+// Options: DivValue (4 by default), HeadBias, DType, Device.
 func NewAdaptiveLogSoftmaxWithLoss(in, classes int, cutoffs []int, opts ...Option) *AdaptiveLogSoftmaxWithLoss {
 	b := build("NewAdaptiveLogSoftmaxWithLoss", opts, "DivValue", "HeadBias", "DType", "Device")
 	b.sizes("in", in, "classes", classes)
@@ -40,7 +42,7 @@ func NewAdaptiveLogSoftmaxWithLoss(in, classes int, cutoffs []int, opts ...Optio
 			if b.err != nil {
 				break
 			}
-			width := int(math.Floor(float64(in) / math.Pow(b.divValue, float64(i+1))))
+			width := int(floorDivide(float64(in), cshim.Pow(b.divValue, float64(i+1))))
 			first := b.linear(in, width)
 			a.Tail = append(a.Tail, NewSequential(first, b.linear(width, a.Cutoffs[i+1]-a.Cutoffs[i])))
 		}
@@ -50,6 +52,10 @@ func NewAdaptiveLogSoftmaxWithLoss(in, classes int, cutoffs []int, opts ...Optio
 	}
 	return a
 }
+
+// floorDivide is Python's x // y of positive numbers. Where x is just below a multiple of y, x / y would round up to
+// it.
+func floorDivide(x, y float64) float64 { return math.Round((x - math.Mod(x, y)) / y) }
 
 // Err returns the error of the constructor that made a, or nil.
 func (a *AdaptiveLogSoftmaxWithLoss) Err() error {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -649,6 +650,30 @@ func TestAdaptiveWithoutFeatures(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestAdaptiveWidths compares the features of the clusters with PyTorch's, where Python's // and a rounded quotient
+// differ.
+func TestAdaptiveWidths(t *testing.T) {
+	leak.Check(t)
+	for _, c := range []struct {
+		in   int
+		div  float64
+		want []int
+	}{{512, 1.6, []int{319, 199, 124}}, {1100, 1.1, []int{999, 909, 826}}, {130, 1.3, []int{99, 76, 59}}, {512, 0.7, []int{731, 1044, 1492}}, {1024, 4, []int{256, 64, 16}}} {
+		a := nn.NewAdaptiveLogSoftmaxWithLoss(c.in, 10, []int{2, 4, 6}, nn.DivValue(c.div))
+		if err := a.Err(); err != nil {
+			t.Fatal(err)
+		}
+		var widths []int
+		for _, tail := range a.Tail {
+			widths = append(widths, tail.Layers[0].(*nn.Linear).Weight.Size(0))
+		}
+		nn.Release(a)
+		if !slices.Equal(widths, c.want) {
+			t.Errorf("%d features with DivValue(%v): the clusters have %v, want %v", c.in, c.div, widths, c.want)
+		}
 	}
 }
 
