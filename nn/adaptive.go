@@ -215,7 +215,7 @@ func LinearCrossEntropy(x, weight, bias, targets *tensor.Tensor, rows int, opts 
 	if d := targets.Dim(); d < 1 || targets.Size(0) != x.Size(0) {
 		return refuse.Tensor(op, tensor.ErrArgument, "targets must have %d rows as x has, got shape %v", x.Size(0), targets.Shape())
 	}
-	sum := []tensor.Option{tensor.ReduceSum}
+	each := []tensor.Option{tensor.ReduceNone}
 	reduction, ignore := tensor.ReduceMean, -100
 	var class *tensor.Tensor
 	for _, o := range opts {
@@ -229,7 +229,7 @@ func LinearCrossEntropy(x, weight, bias, targets *tensor.Tensor, rows int, opts 
 		case "IgnoreIndex":
 			ignore, _ = value.(int)
 		}
-		sum = append(sum, o)
+		each = append(each, o)
 	}
 	if err := reductionError(op, reduction); err != nil {
 		return tensor.Failed(err)
@@ -239,11 +239,18 @@ func LinearCrossEntropy(x, weight, bias, targets *tensor.Tensor, rows int, opts 
 	}
 	return tidy(func(*tensor.Scope) *tensor.Tensor {
 		var total *tensor.Tensor
+		var dtype tensor.DType
 		for at := 0; at < x.Size(0); at += rows {
 			n := min(rows, x.Size(0)-at)
 			part := autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
-				return logits(in[0], in[1], append(in[3:], nil)[0]).CrossEntropy(in[2], sum...)
+				return logits(in[0], in[1], append(in[3:], nil)[0]).CrossEntropy(in[2], each...)
 			}, append([]*tensor.Tensor{x.Narrow(0, at, n), weight, targets.Narrow(0, at, n)}, tensorsOf(bias)...)...)
+			dtype = part.DType()
+			sum := dtype
+			if dtype == tensor.Float16 || dtype == tensor.BFloat16 {
+				sum = tensor.Float32 // 16 bits would lose the last rows of many, or overflow
+			}
+			part = part.Sum(sum)
 			if total == nil {
 				total = part
 			} else {
@@ -255,15 +262,15 @@ func LinearCrossEntropy(x, weight, bias, targets *tensor.Tensor, rows int, opts 
 		}
 		switch {
 		case reduction != tensor.ReduceMean:
-			return total
 		case targets.DType().IsFloat():
-			return total.Div(x.Size(0) * product(out[1:]))
+			total = total.Div(x.Size(0) * product(out[1:]))
+		case class == nil:
+			total = total.Div(targets.Ne(ignore).Sum())
+		default:
+			kept := targets.Ne(ignore)
+			total = total.Div(class.Detach().IndexSelect(0, targets.Mul(kept).Flatten()).Mul(kept.Flatten()).Sum(total.DType()))
 		}
-		kept := targets.Ne(ignore)
-		if class == nil {
-			return total.Div(kept.Sum())
-		}
-		return total.Div(class.Detach().IndexSelect(0, targets.Mul(kept).Flatten()).Mul(kept.Flatten()).Sum())
+		return total.To(dtype)
 	})
 }
 

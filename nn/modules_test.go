@@ -677,6 +677,55 @@ func TestAdaptiveWidths(t *testing.T) {
 	}
 }
 
+// TestLinearCrossEntropyOfManyRows tests that the loss of many rows in 16 bits, computed in parts, is that of float64.
+func TestLinearCrossEntropyOfManyRows(t *testing.T) {
+	leak.Check(t)
+	const n = 70_000
+	err := tensor.WithScope(func() error {
+		x := tensor.Arange(0.0, n, tensor.Float64).Remainder(7).Div(8).Unsqueeze(1)
+		targets := tensor.Arange(0.0, n, tensor.Float64).Remainder(5).Gt(0).To(tensor.Int64) // a fifth is of class 0
+		for what, opts := range map[string]func(tensor.DType) []tensor.Option{
+			"mean":    func(tensor.DType) []tensor.Option { return nil },
+			"ignored": func(tensor.DType) []tensor.Option { return []tensor.Option{tensor.IgnoreIndex(0)} },
+			"smooth":  func(tensor.DType) []tensor.Option { return []tensor.Option{tensor.LabelSmoothing(0.25)} },
+			"weights": func(d tensor.DType) []tensor.Option {
+				return []tensor.Option{tensor.Weight(tensor.FromSlice([]float64{2, 1.5}, nil).To(d))}
+			},
+		} {
+			loss := func(dtype tensor.DType, rows int) (loss, grad *tensor.Tensor, err error) {
+				weight := tensor.FromSlice([]float64{0.5, -0.25}, []int{2, 1}).To(dtype).RequiresGrad_()
+				loss = nn.LinearCrossEntropy(x.To(dtype), weight, nil, targets, rows, opts(dtype)...)
+				err = loss.Backward()
+				return loss, weight.Grad(), err
+			}
+			want, wantGrad, err := loss(tensor.Float64, 0)
+			if err != nil {
+				return err
+			}
+			for dtype, bound := range map[tensor.DType]float64{tensor.Float32: 1e-5, tensor.Float16: 1e-3, tensor.BFloat16: 8e-3} {
+				for _, rows := range []int{10_000, 250} {
+					got, grad, err := loss(dtype, rows)
+					if err != nil {
+						return err
+					}
+					name := fmt.Sprintf("%s, %v, %d rows at a time", what, dtype, rows)
+					if got.DType() != dtype {
+						t.Errorf("%s: the loss has dtype %v", name, got.DType())
+					}
+					golden.Near(t, name, got.To(tensor.Float64), data(t, want), bound, bound)
+					if rows == 10_000 { // the gradients of many parts are added in the dtype of the weight
+						golden.Near(t, name+": the gradient", grad.To(tensor.Float64), data(t, wantGrad), 2*bound, 2*bound)
+					}
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestCircularPadOfACrop tests that circular padding continues what the other side's crop leaves, and refuses more, for
 // which libtorch returns uninitialized memory.
 func TestCircularPadOfACrop(t *testing.T) {
