@@ -790,6 +790,47 @@ func TestMarginLossesOfNothing(t *testing.T) {
 	}
 }
 
+// TestLanczos compares Interpolate by lanczos and its gradient with PyTorch's.
+func TestLanczos(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.Arange(0.0, 42.0, tensor.Float32).Mul(0.7).Sin().Reshape(1, 1, 6, 7).RequiresGrad_()
+		lanczos := nn.Algorithm("lanczos")
+		y := nn.Interpolate(x, nn.OutputSize(3, 4), lanczos, nn.AntiAlias())
+		if version, err := tensor.Version(); err != nil || version < "2.15" && errors.Is(y.Err(), tensor.ErrNotImplemented) {
+			return err
+		}
+		golden.Near(t, "a size", y, []float64{-0.456135273, 0.387230217, 0.743336916, 0.116206743, 0.0237916466, -0.607256591, -0.440797865, 0.291327626,
+			0.411637664, 0.748518407, 0.08108484, -0.661075354}, 1e-5, 1e-5)
+		if err := y.Mul(tensor.Linspace(-1, 1, 12).Reshape(1, 1, 3, 4)).Sum().Backward(); err != nil {
+			return err
+		}
+		golden.Near(t, "the gradient", x.Grad(), []float64{-0.227086559, -0.284139067, -0.218956724, -0.175207555, -0.166019231, -0.154146552, -0.105494402,
+			-0.266623676, -0.331111848, -0.249827713, -0.19513379, -0.178931251, -0.157019615, -0.103781506, -0.150376946, -0.180151135, -0.121749848,
+			-0.0821110904, -0.0586692914, -0.0252515487, -0.00548724458, 0.0054872469, 0.0252515431, 0.058669284, 0.0821110904, 0.121749841, 0.180151165,
+			0.150376946, 0.103781506, 0.1570196, 0.178931251, 0.195133805, 0.249827757, 0.331111908, 0.266623646, 0.105494402, 0.154146537, 0.166019216,
+			0.17520757, 0.218956754, 0.284139067, 0.227086559}, 1e-5, 1e-5)
+		golden.Near(t, "factors", nn.Interpolate(x, nn.ScaleFactor(0.4, 0.6), lanczos, nn.AntiAlias()), []float64{-0.455698878, 0.00682207989, 0.496094823,
+			0.324973762, 0.285230219, -0.0549206808, -0.353295177, -0.182372048}, 1e-5, 1e-5)
+		golden.Near(t, "recomputed factors", nn.Interpolate(x, nn.ScaleFactor(0.4, 0.6), lanczos, nn.AntiAlias(), nn.RecomputeScale()), []float64{-0.296340168,
+			-0.0591581315, 0.270134479, 0.232905746, 0.29138875, 0.185536623, -0.178398356, -0.293535143}, 1e-5, 1e-5)
+		for what, y := range map[string]*tensor.Tensor{
+			"without AntiAlias": nn.Interpolate(x, nn.OutputSize(3, 4), lanczos),
+			"Upsample":          nn.NewUpsample(nn.OutputSize(3, 4), lanczos).Forward(x),
+			"AlignCorners":      nn.Interpolate(x, nn.OutputSize(3, 4), lanczos, nn.AntiAlias(), nn.AlignCorners()),
+			"of three":          nn.Interpolate(x.SqueezeDim(0), nn.OutputSize(3), lanczos, nn.AntiAlias()),
+		} {
+			if !errors.Is(y.Err(), tensor.ErrArgument) {
+				t.Errorf("%s: %v", what, y.Err())
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestInterpolateOfFailedTensors tests that Interpolate and Upsample pass on the error of a failed tensor, whose sizes are 0.
 func TestInterpolateOfFailedTensors(t *testing.T) {
 	leak.Check(t)

@@ -245,7 +245,8 @@ func ScaleFactor(v ...float64) Option {
 }
 
 // Algorithm names how an image is resized (mode=): "nearest" (the default), "nearest-exact", "linear", "bilinear",
-// "bicubic", "trilinear" or "area".
+// "bicubic", "trilinear", "area", or, in Interpolate with AntiAlias, "lanczos", which libtorch has since 2.15 and only
+// for the CPU.
 func Algorithm(name string) Option {
 	return Option{"Algorithm", func(s *settings) { s.algorithm = name }}
 }

@@ -276,10 +276,10 @@ func (u *Upsample) check(op string) error {
 			return refuse.Error(op, tensor.ErrArgument, "ScaleFactor must be positive, got %v", u.Scale)
 		}
 	}
-	if !slices.Contains([]string{"", "nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area"}, u.Algorithm) {
+	if !slices.Contains([]string{"", "nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "lanczos", "area"}, u.Algorithm) {
 		return refuse.Error(op, tensor.ErrArgument, "there is no algorithm %q", u.Algorithm)
 	}
-	if u.Align && slices.Contains([]string{"", "nearest", "nearest-exact", "area"}, u.Algorithm) {
+	if u.Align && slices.Contains([]string{"", "nearest", "nearest-exact", "lanczos", "area"}, u.Algorithm) {
 		return refuse.Error(op, tensor.ErrArgument, "AlignCorners is for linear, bilinear, bicubic and trilinear")
 	}
 	if u.Recompute && len(u.Size) != 0 {
@@ -336,11 +336,14 @@ func (u *Upsample) resize(op string, x *tensor.Tensor, antiAlias bool) *tensor.T
 	if algorithm == "" {
 		algorithm = "nearest"
 	}
-	if want := map[string]int{"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}[algorithm]; want != 0 && want != dims {
+	if want := map[string]int{"linear": 1, "bilinear": 2, "bicubic": 2, "lanczos": 2, "trilinear": 3}[algorithm]; want != 0 && want != dims {
 		return refuse.Tensor(op, tensor.ErrArgument, "%s needs an x of %d dimensions, got shape %v", algorithm, want+2, shape)
 	}
-	if antiAlias && algorithm != "bilinear" && algorithm != "bicubic" {
-		return refuse.Tensor(op, tensor.ErrArgument, "AntiAlias is for bilinear and bicubic")
+	if antiAlias && algorithm != "bilinear" && algorithm != "bicubic" && algorithm != "lanczos" {
+		return refuse.Tensor(op, tensor.ErrArgument, "AntiAlias is for bilinear, bicubic and lanczos")
+	}
+	if algorithm == "lanczos" && !antiAlias {
+		return refuse.Tensor(op, tensor.ErrArgument, "lanczos needs AntiAlias, an option of Interpolate")
 	}
 	var size []int
 	var scale []float64
@@ -368,7 +371,7 @@ func (u *Upsample) resize(op string, x *tensor.Tensor, antiAlias bool) *tensor.T
 	name := map[string]string{"nearest": "aten::upsample_nearest%dd.vec", "nearest-exact": "aten::_upsample_nearest_exact%dd.vec", "linear": "aten::upsample_linear%dd.vec",
 		"bilinear": "aten::upsample_bilinear%dd.vec", "bicubic": "aten::upsample_bicubic%dd.vec", "trilinear": "aten::upsample_trilinear%dd.vec"}[algorithm]
 	if antiAlias {
-		name = map[string]string{"bilinear": "aten::_upsample_bilinear2d_aa.vec", "bicubic": "aten::_upsample_bicubic2d_aa.vec"}[algorithm]
+		name = map[string]string{"bilinear": "aten::_upsample_bilinear2d_aa.vec", "bicubic": "aten::_upsample_bicubic2d_aa.vec", "lanczos": "aten::_upsample_lanczos2d_aa.vec"}[algorithm]
 	}
 	name = replaceDims(name, dims)
 	args := []any{x, outputSize}
