@@ -88,7 +88,8 @@ func command(ctx context.Context, args []string, from []scenario, out, errs io.W
 		return 1
 	}
 	defer os.RemoveAll(p.dir)
-	if err := p.begin(ctx); err != nil {
+	// A signal while the child starts ends the run like one in a round.
+	if err := p.begin(ctx); err != nil && !errors.Is(err, errInterrupted) {
 		fmt.Fprintln(errs, "stress:", err)
 		return 2
 	}

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -21,7 +24,7 @@ var broken = []scenario{
 	{name: "goroutine", run: func(*round) error { go func() { select {} }(); return nil }},
 	{name: "file", run: func(*round) error { f, err := os.Open(os.DevNull); opened = append(opened, f); return err }},
 	{name: "wrong", run: func(*round) error { return errors.New("a wrong value") }},
-	{name: "deadlock", run: func(*round) error { <-make(chan int); return nil }},
+	{name: "deadlock", run: func(*round) error { fmt.Fprintln(os.Stderr, "waiting"); <-make(chan int); return nil }},
 	{name: "crash", run: func(*round) error { return syscall.Kill(os.Getpid(), syscall.SIGABRT) }},
 }
 
@@ -125,16 +128,47 @@ func TestNotSetUp(t *testing.T) {
 	run("does not exist", "-check", "release")
 }
 
+// trigger is a writer that calls do when what was written contains text.
+type trigger struct {
+	mu   sync.Mutex
+	buf  bytes.Buffer
+	text string
+	do   func()
+}
+
+func (w *trigger) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.buf.Write(b)
+	if strings.Contains(w.buf.String(), w.text) {
+		w.do()
+	}
+	return len(b), nil
+}
+
 // TestInterrupt tests that a signal ends the run, also in a round that does not end, and prints the table.
 func TestInterrupt(t *testing.T) {
-	for _, args := range [][]string{{"-minutes", "5", "-scenario", "good"}, {"-minutes", "5", "-scenario", "deadlock"}, {"-scenario", "deadlock"}} {
+	for _, c := range []struct {
+		args, text string // the signal comes when this is written; "": while the child starts
+	}{
+		{"-minutes 5 -scenario good", "stress: "},
+		{"-minutes 5 -scenario deadlock", "waiting"},
+		{"-scenario deadlock", "waiting"},
+		{"-minutes 5 -scenario good", ""},
+		{"-scenario good", ""},
+	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(2*time.Second, cancel)
-		var out, errs bytes.Buffer
-		start := time.Now()
-		code := command(ctx, args, broken, &out, &errs)
-		if code != 0 || !strings.Contains(out.String(), "interrupted") || time.Since(start) > time.Minute {
-			t.Errorf("%v: exit code %d after %v\n%s%s", args, code, time.Since(start), out.String(), errs.String())
+		if c.text == "" {
+			cancel()
+		}
+		var signaled atomic.Int64
+		errs := &trigger{text: c.text, do: func() { signaled.CompareAndSwap(0, time.Now().UnixNano()); cancel() }}
+		var out bytes.Buffer
+		code := command(ctx, strings.Fields(c.args), broken, &out, errs)
+		cancel()
+		late := time.Since(time.Unix(0, signaled.Load()))
+		if code != 0 || !strings.Contains(out.String(), "interrupted") || signaled.Load() != 0 && late > time.Minute {
+			t.Errorf("%s, signal at %q: exit code %d, %v after it\n%s%s", c.args, c.text, code, late, out.String(), errs.buf.String())
 		}
 	}
 }
