@@ -35,6 +35,30 @@ func TestFaultIsDetected(t *testing.T) {
 	}
 }
 
+// TestFailuresUnchanged tests that a test that fails and a package that does not build are errors, although they give
+// the same results both ways.
+func TestFailuresUnchanged(t *testing.T) {
+	dir := t.TempDir()
+	if err := writeModule(dir, map[string]string{
+		"go.mod":            "module example.com/app\n\ngo 1.26.0\n",
+		"good/good_test.go": "package good\n\nimport \"testing\"\n\nfunc TestGood(t *testing.T) {}\n\nfunc TestSkipped(t *testing.T) { t.Skip() }\n",
+		"bad/bad_test.go":   "package bad\n\nimport \"testing\"\n\nfunc TestBad(t *testing.T) { t.Fail() }\n",
+		"none/none_test.go": "package none\n\nvar x int = \"\"\n",
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GOWORK", "off")
+	for name, want := range map[string]string{"good": "", "bad": "bad TestBad", "none": "example.com/app/none"} {
+		results, err := testResults(t.Context(), "go", "test", "-C", dir, "-json", "./"+name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := noFailures(results); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v: %v, want %q", name, results, err, want)
+		}
+	}
+}
+
 // workspace is a second module and a file of the first that imports it.
 var workspace = map[string]string{
 	"go.work": "go 1.26.0\n\nuse (\n\t\"./my app\"\n\t./lib\n)\n",

@@ -93,11 +93,14 @@ func slow(ctx context.Context, linstock string) error {
 }
 
 // repository runs the tests of the repository that compute with tensors, unchanged and rewritten, and returns
-// the number of tests whose results differ. The packages of the library are not rewritten; their external test
-// files and the examples are.
+// the number of tests whose results differ. A test that fails unchanged is an error: it would be equal to one that
+// fails rewritten. The packages of the library are not rewritten; their external test files and the examples are.
 func repository(ctx context.Context, linstock string) (tests, differ int, err error) {
 	packages := []string{"./tensor", "./nn", "./optim", "./autograd", "./data", "./checkpoint", "./examples/..."}
 	plain, err := testResults(ctx, "go", append([]string{"test", "-json"}, packages...)...)
+	if err == nil {
+		err = noFailures(plain)
+	}
 	if err != nil {
 		return 0, 0, err
 	}
@@ -124,7 +127,22 @@ func repository(ctx context.Context, linstock string) (tests, differ int, err er
 	return len(names), differ, nil
 }
 
-// testResults returns "pass", "skip" or "fail" by package and test.
+// noFailures returns an error that names the tests and packages that fail or do not build.
+func noFailures(results map[string]string) error {
+	var failed []string
+	for name, action := range results {
+		if action != "pass" && action != "skip" {
+			failed = append(failed, name)
+		}
+	}
+	if failed == nil {
+		return nil
+	}
+	slices.Sort(failed)
+	return fmt.Errorf("%d tests and packages fail unchanged: %.2000s", len(failed), strings.Join(failed, ", "))
+}
+
+// testResults returns "pass", "skip", "fail" or "build-fail" by package and test.
 func testResults(ctx context.Context, name string, args ...string) (map[string]string, error) {
 	root, err := scorecard.ModuleRoot()
 	if err != nil {
@@ -144,13 +162,13 @@ func testResults(ctx context.Context, name string, args ...string) (map[string]s
 	lines := bufio.NewScanner(bytes.NewReader(out))
 	lines.Buffer(nil, 1<<24)
 	for lines.Scan() {
-		var event struct{ Action, Package, Test, Output string }
+		var event struct{ Action, Package, ImportPath, Test, Output string } // ImportPath: instead of Package, of a build
 		if json.Unmarshal(lines.Bytes(), &event) != nil {
 			continue
 		}
 		switch event.Action {
 		case "pass", "skip", "fail", "build-fail":
-			results[strings.TrimSpace(event.Package+" "+event.Test)] = event.Action
+			results[strings.TrimSpace(event.Package+event.ImportPath+" "+event.Test)] = event.Action
 		case "output":
 			report.WriteString(event.Output)
 		}
