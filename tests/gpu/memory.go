@@ -18,7 +18,7 @@ var memorySteps = []step{
 	{name: "outofmemory", shows: "the example: 256 GiB through a limit of 4 GiB", limit: 2 * time.Minute,
 		argv: "{bin}/outofmemory -device cuda:0 -limit 4GiB -total 256GiB -dir {work}", dryEnv: roomy, read: readOutOfMemory},
 	{name: "programs", shows: "1,000 random programs near their limits: no false out-of-memory error", limit: 4 * time.Minute,
-		argv: "{bin}/memory -json -device cuda:0 -programs 1000 {dry} programs", dry: "-programs 40", dryEnv: roomy},
+		argv: "{bin}/memory -json -device cuda:0 -programs 1000 {dry} programs", dry: "-values=false -programs 40", dryEnv: roomy},
 	{name: "history", shows: "history with Go lines, in PyTorch's viewer", limit: time.Minute,
 		argv: "{bin}/allocations -python {python} -dir {out} history"},
 	{name: "rates", shows: "R torch's rates on real allocations", limit: time.Minute, argv: "{bin}/allocations rates", dryEnv: roomy},

@@ -8,6 +8,7 @@ import (
 	"runtime/pprof"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/linstock-ml/linstock/tensor"
@@ -29,6 +30,7 @@ type settings struct {
 	share      float64                          // duration of storm
 	scored     bool                             // run for the scorecard
 	row        *func()                          // prints a line
+	values     bool                             // whether kernels compute
 	say        func(format string, args ...any) // prints progress
 }
 
@@ -186,7 +188,7 @@ func programs(s settings, n int) (f programFigures, err error) {
 		if err != nil {
 			f.falseOOM++
 			note("seed %d, %d goroutines: %w", seed, goroutines, err)
-		} else if s.device == tensor.CPU && !slices.Equal(sums, g.Sums) {
+		} else if s.values && !slices.Equal(sums, g.Sums) {
 			f.wrong++
 			note("seed %d: checksums %v, want %v", seed, sums, g.Sums)
 		}
@@ -393,11 +395,74 @@ func garbage(s settings, long time.Duration, heapBytes int) (f garbageFigures, e
 }
 
 type waitFigures struct {
-	events               int64
-	median, p99, slowest time.Duration
-	hangs, timeouts, oom int64
+	events               int64         // allocations that waited
+	median, p99, slowest time.Duration // of these
+	rounds, timeouts     int64         // waits for a sweep, of which an allocation may need several, and those that took too long
+	roundP99             time.Duration
+	failed, ooms, hangs  int64         // failed: allocations that returned an error
+	first                error         // the first of these errors
 	took, sweep          time.Duration // all sweeps; one sweep on average
 	sweeps               int64
+}
+
+// waited is the least time that an allocation takes if it counts as one that waited. One that does not wait takes a
+// few microseconds. Waits that are shorter are left out of the quantiles, which they could only lower.
+const waited = time.Millisecond
+
+// patience is how long all waits may take together, or a goroutine to return at the end.
+const patience = 20 * time.Second
+
+// waits records what the allocations of a storm see.
+type waits struct {
+	events, failed atomic.Int64
+	mu             sync.Mutex
+	times          []time.Duration
+	first          error
+}
+
+// allocate calls f and records how long it took and whether its tensor has an error.
+func (w *waits) allocate(f func() *tensor.Tensor) {
+	start := time.Now()
+	y := f()
+	took := time.Since(start)
+	err := y.Err()
+	if took < waited && err == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil {
+		if w.failed.Add(1) == 1 {
+			w.first = err
+		}
+		return
+	}
+	w.events.Add(1)
+	w.times = append(w.times, took)
+}
+
+// quantiles returns the median, the 99th percentile and the longest of the times.
+func (w *waits) quantiles() (median, p99, slowest time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.times) == 0 {
+		return 0, 0, 0
+	}
+	slices.Sort(w.times)
+	at := func(share float64) time.Duration { return w.times[int(share*float64(len(w.times)-1))] }
+	return at(0.5), at(0.99), at(1)
+}
+
+// returned reports whether wg's goroutines return within the given time.
+func returned(wg *sync.WaitGroup, within time.Duration) bool {
+	all := make(chan struct{})
+	go func() { wg.Wait(); close(all) }()
+	select {
+	case <-all:
+		return true
+	case <-time.After(within):
+		return false
+	}
 }
 
 // storm makes goroutines reach the limit all the time while others collect, start goroutines, close scopes and
@@ -420,7 +485,9 @@ func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 	}
 	before := vram.ReadCounts()
 	done := make(chan struct{})
+	var w waits
 	var wg sync.WaitGroup
+	add := func() *tensor.Tensor { return x.Add(1) }
 	worker := func() {
 		for {
 			select {
@@ -430,12 +497,13 @@ func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 			}
 			// Unreleased, in a scope or not. Now and then another goroutine receives it and ends.
 			_ = tensor.WithScope(func() error {
-				_ = x.Add(1)
-				return x.Add(1).Err()
+				w.allocate(add)
+				w.allocate(add)
+				return nil
 			})
-			_ = x.Add(1)
+			w.allocate(add)
 			if time.Now().UnixNano()%64 == 0 {
-				wg.Go(func() { _ = x.Add(1) })
+				wg.Go(func() { w.allocate(add) })
 			}
 		}
 	}
@@ -454,38 +522,45 @@ func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 		}
 	})
 	last := time.Now()
-	stuck, lastWaits := time.Now(), int64(0)
+	stuck, lastEvents := time.Now(), int64(0)
 	for {
 		time.Sleep(20 * time.Millisecond)
-		c := vram.ReadCounts().Since(before)
-		if c.Waits != lastWaits {
-			lastWaits, stuck = c.Waits, time.Now()
+		now := w.events.Load()
+		if now != lastEvents {
+			lastEvents, stuck = now, time.Now()
 		}
-		if time.Since(stuck) > 20*time.Second {
+		if time.Since(stuck) > patience {
 			f.hangs++
-			err = fmt.Errorf("no wait has ended for 20 s: a hang, after %d", c.Waits)
+			err = fmt.Errorf("no allocation that waits has ended for %v: a hang, after %d", patience, now)
 			break
 		}
-		if c.Waits >= events {
+		if now >= events {
 			break
 		}
 		if time.Since(last) > 5*time.Second {
 			last = time.Now()
-			s.say("%d of %d waits", c.Waits, events)
+			s.say("%d of %d waits", now, events)
 		}
 	}
 	close(done)
-	if f.hangs != 0 { // a goroutine that hangs does not return: print where
-		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2)
-		return f, err
+	if f.hangs == 0 && !returned(&wg, patience) {
+		f.hangs++
+		err = fmt.Errorf("goroutines have not returned for %v: a hang", patience)
 	}
-	wg.Wait()
 	c := vram.ReadCounts().Since(before)
 	f.took = time.Since(start)
-	f.events, f.timeouts, f.oom = c.Waits, c.Timeouts, c.OOMs
+	f.events, f.failed = w.events.Load(), w.failed.Load()
+	f.median, f.p99, f.slowest = w.quantiles()
+	f.rounds, f.timeouts, f.ooms = c.Waits, c.Timeouts, c.OOMs
+	_, f.roundP99, _ = c.WaitQuantiles()
 	f.sweeps = c.Full + c.Deep
 	f.sweep = c.Sweeping / time.Duration(max(1, f.sweeps))
-	f.median, f.p99, f.slowest = c.WaitQuantiles()
+	w.mu.Lock()
+	f.first = w.first
+	w.mu.Unlock()
+	if f.hangs != 0 { // a goroutine that hangs does not return: print where
+		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2)
+	}
 	runtime.KeepAlive(heap)
 	return f, err
 }
