@@ -5,7 +5,8 @@
 //
 // `make verify` runs all of it, which takes nearly three hours on two cores; `make test` runs a fiftieth. A line is a
 // program under tests, whose last line of output contains the figures, or a way to run the Go tests
-// (gotest.go). With -write the results go into docs/reliability.md; lines that were not run are not changed.
+// (gotest.go). With -write, which needs the full counts, the results go into docs/reliability.md; lines that were not
+// run are not changed.
 package main
 
 import (
@@ -100,8 +101,8 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	chosen, err := choose(*names)
-	if err == nil && (*share <= 0 || *share > 1) {
-		err = fmt.Errorf("-share is above 0 and at most 1, not %v", *share)
+	if err == nil {
+		err = fits(*share, *write)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "verify:", err)
@@ -132,6 +133,17 @@ func main() {
 	if bad != 0 || len(results) != len(chosen) {
 		os.Exit(1)
 	}
+}
+
+// fits returns an error if the share is none, or if -write would put a part of the counts into a table of full ones.
+func fits(share float64, write bool) error {
+	switch {
+	case !(share > 0 && share <= 1):
+		return fmt.Errorf("-share is above 0 and at most 1, not %v", share)
+	case write && share != 1:
+		return fmt.Errorf("-write needs the full counts, not -share %v", share)
+	}
+	return nil
 }
 
 func choose(names string) ([]row, error) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,6 +47,18 @@ func TestUpdate(t *testing.T) {
 	}
 	if err := update(filepath.Join(t.TempDir(), "none"), all); err == nil {
 		t.Error("a missing file gives no error")
+	}
+}
+
+// A share of the counts does not get into the page.
+func TestWriteNeedsFullCounts(t *testing.T) {
+	for _, c := range []struct {
+		share     float64
+		write, ok bool
+	}{{1, true, true}, {1, false, true}, {0.02, false, true}, {0.02, true, false}, {0, false, false}, {1.5, false, false}, {math.NaN(), false, false}} {
+		if err := fits(c.share, c.write); (err == nil) != c.ok {
+			t.Errorf("-share %v, -write %v: %v", c.share, c.write, err)
+		}
 	}
 }
 
