@@ -133,11 +133,16 @@ func (o options) run(ctx context.Context) error {
 	for _, t := range tables {
 		fmt.Printf("%s\n%s\n", t.title, t.Render())
 	}
-	if measured == nil && o.write {
-		measured = writeTables(tables)
-	}
 	if measured != nil {
 		return measured
 	}
-	return disagreements(list, arms, results)
+	return o.finish(list, arms, results, tables)
+}
+
+// finish returns an error for losses that differ. Without one, -write puts the tables into docs/speed.md.
+func (o options) finish(list []workload, a arms, r *results, tables []titled) error {
+	if err := disagreements(list, a, r); err != nil || !o.write {
+		return err
+	}
+	return writeTables(tables, r.days())
 }

@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
@@ -273,8 +272,8 @@ func processor() string {
 	return " of " + string(name[1])
 }
 
-// writeTables puts the tables into docs/speed.md.
-func writeTables(tables []titled) error {
+// writeTables puts the tables into docs/speed.md, with the days on which their cells were measured.
+func writeTables(tables []titled, days string) error {
 	const path = "docs/speed.md"
 	old, err := os.ReadFile(path)
 	if err != nil {
@@ -284,7 +283,7 @@ func writeTables(tables []titled) error {
 		return fmt.Errorf("%s has no table of the suite", path)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "<!-- suite -->\nMeasured on %s, %d cores%s, libtorch %s.\n", time.Now().Format(time.DateOnly), runtime.NumCPU(), processor(), os.Getenv("LINSTOCK_TORCH"))
+	fmt.Fprintf(&b, "<!-- suite -->\nMeasured on %s, %d cores%s, libtorch %s.\n", days, runtime.NumCPU(), processor(), os.Getenv("LINSTOCK_TORCH"))
 	for _, t := range tables {
 		fmt.Fprintf(&b, "\n%s\n\n%s\n", strings.ReplaceAll(t.title, "\n", " "), t.RenderMarkdown())
 	}

@@ -9,6 +9,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
 )
 
 // A record is what a cell measured; a kind of cell fills some of the fields.
@@ -20,6 +23,7 @@ type record struct {
 	Times   map[string][]float64 `json:",omitempty"` // nanoseconds by arm, one a turn
 	Builds  []float64            `json:",omitempty"` // seconds
 	Bytes   int64                `json:",omitempty"` // of the program
+	Day     string               `json:",omitempty"` // when it was measured, such as 2026-01-31
 }
 
 // results are records by cell, kept in a file to which each is added as it comes.
@@ -53,7 +57,7 @@ func openResults(path, key string) (r *results, err error) {
 	return r, nil
 }
 
-// key identifies the programs and the settings that make a difference.
+// key identifies the programs, the machine and the settings that make a difference.
 func (o options) key() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -74,7 +78,7 @@ func (o options) key() (string, error) {
 		}
 		sum.Write(data)
 	}
-	fmt.Fprintln(sum, o.turns, o.steps, os.Getenv("LINSTOCK_TORCH"), os.Getenv("LINSTOCK_LIB"))
+	fmt.Fprintln(sum, runtime.NumCPU(), processor(), o.turns, o.steps, os.Getenv("LINSTOCK_TORCH"), os.Getenv("LINSTOCK_LIB"))
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
@@ -105,9 +109,29 @@ func (r *results) has(cell string) bool {
 	return ok
 }
 
+// add adds a record. One that is kept from an earlier run has its day.
 func (r *results) add(cell string, rec record) error {
+	if rec.Day == "" {
+		rec.Day = time.Now().Format(time.DateOnly)
+	}
 	r.records[cell] = rec
 	return json.NewEncoder(r.file).Encode(line{Cell: cell, Record: rec})
+}
+
+// days returns the day of the records, or the first and the last one.
+func (r *results) days() string {
+	var all []string
+	for _, rec := range r.records {
+		all = append(all, rec.Day)
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	first, last := slices.Min(all), slices.Max(all)
+	if first == last {
+		return first
+	}
+	return first + " to " + last
 }
 
 func (r *results) close() { _ = r.file.Close() }
