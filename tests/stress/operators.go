@@ -10,8 +10,8 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// operators runs many kinds of operators on small tensors and compares every value with Go's arithmetic. It drops
-// handles in and outside scopes, so that the collector frees tensors shortly after their last use. Built and run
+// operators runs many kinds of operators on small tensors and compares every value with Go's arithmetic before its
+// tensor is dropped. It drops handles in and outside scopes, so that the collector frees tensors shortly after their last use. Built and run
 // strictly (-check strict-gc), it tests what is reachable when.
 func operators(r *round) error {
 	const each = 1500
@@ -31,15 +31,18 @@ func operators(r *round) error {
 			var err error
 			if rng.IntN(2) == 0 {
 				// The scope owns the values: those that stay are moved out, and the others are dropped.
-				c.clear()
+				if err := c.drop(); err != nil {
+					return err
+				}
 				err = tensor.WithScope(func() error {
-					err := batch()
+					if err := batch(); err != nil {
+						return err
+					}
 					if rng.IntN(2) == 0 {
 						c.keep()
-					} else {
-						c.clear()
+						return nil
 					}
-					return err
+					return c.drop()
 				})
 			} else {
 				err = batch()
@@ -73,6 +76,12 @@ func (c *calculator) clear() {
 	}
 }
 
+// drop checks and drops all values.
+func (c *calculator) drop() error {
+	defer c.clear()
+	return c.check()
+}
+
 func (c *calculator) keep() {
 	for i := range c.slots {
 		if c.slots[i].t != nil {
@@ -83,16 +92,17 @@ func (c *calculator) keep() {
 
 func (c *calculator) check() error {
 	for _, s := range c.slots {
-		if s.t != nil {
-			if err := s.check(); err != nil {
-				return err
-			}
+		if err := s.check(); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
 func (s slot) check() error {
+	if s.t == nil {
+		return nil
+	}
 	got, err := tensor.Data[float32](s.t)
 	if err == nil && !slices.Equal(got, s.want) {
 		err = fmt.Errorf("the values are %v, want %v", got, s.want)
@@ -237,11 +247,17 @@ func (c *calculator) step() error {
 	}
 	for _, v := range z.want {
 		if v > 1<<11 || v < -1<<11 { // products would exceed the integers that float32 represents
+			if err := z.check(); err != nil {
+				return err
+			}
 			z = slot{}
 			break
 		}
 	}
 	at := &c.slots[c.rng.IntN(len(c.slots))]
+	if err := at.check(); err != nil {
+		return err
+	}
 	old := at.t
 	*at = z
 	switch {

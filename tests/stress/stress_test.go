@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -177,5 +178,20 @@ func TestInterrupt(t *testing.T) {
 func TestReleaseCheck(t *testing.T) {
 	if code, out := stress(t, scenarios, "-check", "release", "-operators", "100000"); code != 0 {
 		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+// TestValuesAreChecked tests that no step drops a wrong value without an error.
+func TestValuesAreChecked(t *testing.T) {
+	for seed := range uint64(200) {
+		if err := tensor.WithScope(func() error {
+			c := &calculator{rng: rand.New(rand.NewPCG(seed, 0))}
+			for i := range c.slots {
+				c.slots[i] = slot{tensor.Ones([]int{2, 3}), make([]float32, 6)}
+			}
+			return c.step()
+		}); err == nil || !strings.Contains(err.Error(), "want") {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
 	}
 }
