@@ -189,12 +189,11 @@ TEST_F(StreamsDeathTest, TheCurrentStreamOfAnotherThreadIsNotCaptured) {
   EXPECT_EXIT(
       {
         begin();
-        const ls_mode five{LS_MODE_STREAM, 1, cuda(0), 0, 5};
         ls_graph g = 0;
         ls_pool pool;
-        WANT(code(ls_mode_push(five)) == 0);
+        WANT(code(ls_mode_push({LS_MODE_STREAM, 1, cuda(0), 0, 5})) == 0);
         elsewhere([&] {
-          WANT(code(ls_mode_push(five)) == 0);
+          WANT(code(ls_mode_push({LS_MODE_STREAM, 1, cuda(0), 0, 5})) == 0);
           WANT(code(ls_graph_begin(cuda(0), &kNewPool, &g)) == LS_ERR_CAPTURE && ls_graph_capturing() == 0);
           WANT(code(ls_mode_push({LS_MODE_STREAM, 1, cuda(0), 0, 6})) == 0);
           WANT(code(ls_graph_begin(cuda(0), &kNewPool, &g)) == 0);
@@ -205,11 +204,11 @@ TEST_F(StreamsDeathTest, TheCurrentStreamOfAnotherThreadIsNotCaptured) {
         });
         ls_mode_pop();
         elsewhere([&] {
-          WANT(code(ls_mode_push(five)) == 0);
+          WANT(code(ls_mode_push({LS_MODE_STREAM, 1, cuda(0), 0, 5})) == 0);
           WANT(code(ls_graph_begin(cuda(0), &kNewPool, &g)) == 0);
         });
         // Also before the device says that the stream is captured.
-        WANT(devices_.captured != 5 && code(ls_mode_push(five)) == LS_ERR_CAPTURE);
+        WANT(devices_.captured != 5 && code(ls_mode_push({LS_MODE_STREAM, 1, cuda(0), 0, 5})) == LS_ERR_CAPTURE);
         _exit(0);
       },
       ::testing::ExitedWithCode(0), "");
