@@ -252,9 +252,11 @@ func (o *options) table(got results) error {
 	}
 	w := table.NewWriter()
 	w.AppendHeader(table.Row{"model", "mode", "style", "peak", "python", "ratio", "target", "off", "RSS", "python", "step", "/ off", "/ python", "/ stock python", "sweeps a step", "collecting"})
+	byStyle := map[string][]float64{}
 	o.each(func(t task) {
 		py := t
 		for _, t.style = range o.stylesOf(t.model) {
+			byStyle[t.style] = append(byStyle[t.style], stats.Median(ratios(got.of("go", t, "peak"), got.of("python", py, "peak"))))
 			target := map[string]string{"layers": "1.00", lastUse: "1.02"}[t.style]
 			if target == "" {
 				target = "1.05"
@@ -270,6 +272,14 @@ func (o *options) table(got results) error {
 		w.AppendSeparator()
 	})
 	fmt.Println("peak: bytes live above the base (weights, optimizer, batch); off: LINSTOCK_POLICY=off; / off: steps of one process in turns")
+	fmt.Println(w.Render())
+	w = table.NewWriter()
+	w.AppendHeader(table.Row{"ratio of all rows", "median", "worst"})
+	for _, style := range o.styles {
+		if r := byStyle[style]; len(r) != 0 {
+			w.AppendRow(table.Row{style, fmt.Sprintf("%.2f", stats.Median(r)), fmt.Sprintf("%.2f", slices.Max(r))})
+		}
+	}
 	fmt.Println(w.Render())
 	return nil
 }
@@ -406,16 +416,15 @@ func (o *options) toy() error {
 }
 
 // ratio is the median of the rounds' ratios a/b, with the quartiles where there are several.
-func ratio(a, b []float64, digits int) string {
-	n := min(len(a), len(b))
-	if n == 0 {
-		return "-"
-	}
-	r := make([]float64, n)
-	for i := range n {
+func ratio(a, b []float64, digits int) string { return spread(ratios(a, b), digits) }
+
+// ratios returns the ratio of each round.
+func ratios(a, b []float64) []float64 {
+	r := make([]float64, min(len(a), len(b)))
+	for i := range r {
 		r[i] = a[i] / b[i]
 	}
-	return spread(r, digits)
+	return r
 }
 
 func spread(r []float64, digits int) string {
