@@ -3,6 +3,7 @@ package nn_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -25,6 +26,46 @@ var eightBitsOf = map[string]func(l *nn.Linear) eightBits{
 	"int8 weight": func(l *nn.Linear) eightBits { return nn.NewInt8Linear(l) },
 	"float8":      func(l *nn.Linear) eightBits { return nn.NewFloat8Linear(l) },
 	"float8 rows": func(l *nn.Linear) eightBits { return nn.NewFloat8Linear(l, nn.PerRow()) },
+}
+
+// dequantized returns the weight that l multiplies by, in float64.
+func dequantized(l eightBits) *tensor.Tensor {
+	var w, scales *tensor.Tensor
+	switch l := l.(type) {
+	case *nn.Int8Linear:
+		w, scales = l.Weight, l.Scales
+	case *nn.Float8Linear:
+		w, scales = l.Weight, l.Scales
+	}
+	if scales.Dim() == 1 {
+		scales = scales.Unsqueeze(1)
+	}
+	return w.To(tensor.Float64).Mul(scales.To(tensor.Float64))
+}
+
+// unit is the largest relative error of rounding to a dtype.
+var unit = map[tensor.DType]float64{tensor.Float32: 0x1p-24, tensor.BFloat16: 0x1p-8, tensor.Float16: 0x1p-11}
+
+// nearProduct compares got with a @ b (+ bias), of tensors in float64, where got was computed in its own dtype: each element was
+// rounded at most three times (a factor or the product's scale, the product, the bias), and its sum was one in float32.
+func nearProduct(t *testing.T, what string, got, a, b, bias *tensor.Tensor) {
+	t.Helper()
+	want, size := a.MM(b), a.Abs().MM(b.Abs())
+	if bias != nil {
+		want, size = want.Add(bias), size.Add(bias.Abs())
+	}
+	g, w, s := data(t, got.Detach().To(tensor.Float64)), data(t, want), data(t, size)
+	if len(g) != len(w) {
+		t.Errorf("%s: %v, want %v", what, got.Shape(), want.Shape())
+		return
+	}
+	most := 3.1*unit[got.DType()] + float64(a.Size(1)+1)*unit[tensor.Float32]
+	for i := range w {
+		if d := math.Abs(g[i] - w[i]); !(d <= most*s[i]) {
+			t.Errorf("%s: element %d is %v, want %v within %.2g", what, i, g[i], w[i], most*s[i])
+			return
+		}
+	}
 }
 
 // goldenDTypes are the dtypes in the files of lowprecision.py.
@@ -64,13 +105,14 @@ func TestEightBits(t *testing.T) {
 			// With a gradient the input is not rounded.
 			leaf := x.Detach().RequiresGrad_()
 			exact := q.Forward(leaf)
-			golden.Near(t, what+" with a gradient", exact.To(tensor.Float64).Detach(), c.Y, 0.4, 0.1)
-			if err := exact.Sum().Backward(); err != nil {
+			wide := func(x *tensor.Tensor) *tensor.Tensor { return x.Detach().To(tensor.Float64) }
+			weight := dequantized(q)
+			nearProduct(t, what+" with a gradient", exact, wide(x), weight.T(), wide(of(c.Bias, n)))
+			g := exact.Detach().Cos() // differs by element
+			if err := exact.Backward(tensor.Gradient(g)); err != nil {
 				return err
 			}
-			if leaf.Grad() == nil {
-				t.Errorf("%s: the input got no gradient", what)
-			}
+			nearProduct(t, what+", the gradient", leaf.Grad(), wide(g), weight, nil)
 			return autograd.NoGrad(func() error {
 				golden.Near(t, what+" without a gradient", q.Forward(leaf).To(tensor.Float64), c.Y, near[c.DType], near[c.DType])
 				return nil
@@ -107,7 +149,7 @@ func TestEightBitsWide(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				golden.Near(t, name+" forward", dy.To(tensor.Float32), data(t, v.Linear(l.Weight, nil).Detach().To(tensor.Float32)), 0.1, 0.1)
+				nearProduct(t, name+" forward", dy, v.To(tensor.Float64), dequantized(q).T(), nil)
 				return nil
 			})
 			if err != nil {
@@ -211,8 +253,14 @@ func TestLoRAOverEightBits(t *testing.T) {
 			if err := l.Forward(leaf).Sum().Backward(); err != nil {
 				return err
 			}
-			if leaf.Grad() == nil || l.A.Weight.Grad() == nil || l.B.Weight.Grad() == nil {
-				t.Errorf("%s: a gradient is missing", name)
+			a, b := l.A.Weight.Detach(), l.B.Weight.Detach()
+			g := tensor.Ones([]int{5, 3})
+			for what, pair := range map[string][2]*tensor.Tensor{
+				"the input": {leaf.Grad(), g.MM(dequantized(base).To(tensor.Float32).Add(b.MM(a)))},
+				"A":         {l.A.Weight.Grad(), g.MM(b).T().MM(x)},
+				"B":         {l.B.Weight.Grad(), g.T().MM(x.MM(a.T()))},
+			} {
+				golden.Near(t, name+", the gradient of "+what, pair[0], data(t, pair[1]), 1e-5, 1e-5)
 			}
 			if ps := nn.Parameters(l); len(ps) != 3 || ps[0].RequiresGrad() || !ps[1].RequiresGrad() || !ps[2].RequiresGrad() {
 				t.Errorf("%s: the parameters are %v", name, nn.NamedParameters(l))
