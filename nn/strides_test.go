@@ -95,6 +95,13 @@ func TestStrides(t *testing.T) {
 						}
 						compared++
 					}
+					for what := range want {
+						input := strings.HasPrefix(what, "the gradient of input ")
+						parameter := !input && strings.HasPrefix(what, "the gradient of ")
+						if _, ok := got[what]; !ok && (grads[0] || !input) && (grads[1] || !parameter) {
+							t.Errorf("%s, inputs %s, training %v, gradients of inputs %v and parameters %v: %s is missing", name, how, training, grads[0], grads[1], what)
+						}
+					}
 				}
 			}
 		}
