@@ -49,7 +49,7 @@ func same(t *testing.T, what string, got, want any) {
 			t.Errorf("%s has shape %s, want %s", what, g, w)
 		}
 		for i, w := range want["values"].([]any) {
-			if math.Abs(values[i]-w.(float64)) > 1e-12*max(1, math.Abs(w.(float64))) {
+			if !(math.Abs(values[i]-w.(float64)) <= 1e-12*max(1, math.Abs(w.(float64)))) {
 				t.Errorf("%s: element %d is %v, want %v", what, i, values[i], w)
 			}
 		}
@@ -205,7 +205,7 @@ func TestFunctionalComplex(t *testing.T) {
 				return
 			}
 			for i := range want {
-				if cmplx.Abs(values[i]-want[i]) > 1e-4 {
+				if !(cmplx.Abs(values[i]-want[i]) <= 1e-4) {
 					t.Errorf("%s: %v, want %v", what, values, want)
 				}
 			}

@@ -44,7 +44,7 @@ func TestScatteredLooksRandom(t *testing.T) {
 		if chi2 > 120 { // 63 degrees of freedom: probability 10⁻⁵
 			t.Errorf("seed %d: chi² %.0f", seed, chi2)
 		}
-		if r := correlation * 12 / draws; math.Abs(r) > 0.02 {
+		if r := correlation * 12 / draws; !(math.Abs(r) <= 0.02) {
 			t.Errorf("seed %d: neighbours correlate by %.3f", seed, r)
 		}
 	}

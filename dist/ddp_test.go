@@ -229,7 +229,7 @@ func compare[V interface {
 				if fmt.Sprint(got.Losses) != fmt.Sprint(want.Losses) {
 					return fmt.Errorf("losses %x, want %x", got.Losses, want.Losses)
 				}
-				if math.Abs(got.Sum-want.Sum) > 1e-9*math.Abs(want.Sum) {
+				if !(math.Abs(got.Sum-want.Sum) <= 1e-9*math.Abs(want.Sum)) {
 					return fmt.Errorf("the sum of the state is %v, want %v", got.Sum, want.Sum)
 				}
 				return nil
@@ -276,7 +276,7 @@ func TestTwoForwardPasses(t *testing.T) {
 		mean := m.Norm.RunningMean.Sub(alone.Norm.RunningMean)
 		gradient := m.L1.Weight.Grad().Sub(alone.L1.Weight.Grad())
 		for _, d := range []*tensor.Tensor{mean, gradient} {
-			if d, err := d.Abs().Max().Item(); err != nil || d > 1e-4 {
+			if d, err := d.Abs().Max().Item(); err != nil || !(d <= 1e-4) {
 				return fmt.Errorf("differs by %v, %w", d, err)
 			}
 		}
@@ -648,7 +648,7 @@ func TestSyncBatchNorm(t *testing.T) {
 					}
 				}
 				tolerance := map[tensor.DType]float64{tensor.Float32: 1e-4, tensor.Float64: 1e-10}[dtype]
-				if d, err := got[i].Sub(want).Abs().Max().Item(); err != nil || d > tolerance {
+				if d, err := got[i].Sub(want).Abs().Max().Item(); err != nil || !(d <= tolerance) {
 					t.Errorf("%v: result %d differs by %v, %v", dtype, i, d, err)
 				}
 			}
@@ -750,7 +750,7 @@ func TestDDPSyncBatchNorm(t *testing.T) {
 				return err
 			}
 			for i := range want {
-				if math.Abs(got[i]-want[i]) > 1e-9 {
+				if !(math.Abs(got[i]-want[i]) <= 1e-9) {
 					return fmt.Errorf("%d ranks: loss %d is %v, want %v", n, i, got[i], want[i])
 				}
 			}

@@ -44,12 +44,12 @@ func TestPipeline(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					if math.Abs(got-want) > 1e-6 {
+					if !(math.Abs(got-want) <= 1e-6) {
 						return fmt.Errorf("loss %v, want %v", got, want)
 					}
 					for i, p := range nn.Parameters(mine) {
 						all := nn.Parameters(whole)
-						if d, err := p.Grad().Sub(all[2*g.Rank()+i].Grad().Mul(n + 1)).Abs().Max().Item(); err != nil || d > 1e-12 {
+						if d, err := p.Grad().Sub(all[2*g.Rank()+i].Grad().Mul(n + 1)).Abs().Max().Item(); err != nil || !(d <= 1e-12) {
 							return fmt.Errorf("%d microbatches, rank %d: gradient %d differs by %v, %v", microbatches, g.Rank(), i, d, err)
 						}
 					}
@@ -179,7 +179,7 @@ func TestPipelineFrozen(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					if got, err := p.Step(ctx, x, target); err != nil || math.Abs(got-want) > 1e-5 {
+					if got, err := p.Step(ctx, x, target); err != nil || !(math.Abs(got-want) <= 1e-5) {
 						return fmt.Errorf("rank %d: loss %v, want %v, %w", g.Rank(), got, want, err)
 					}
 					expected := nn.Parameters(all[g.Rank()])
@@ -191,7 +191,7 @@ func TestPipelineFrozen(t *testing.T) {
 						if a == nil {
 							continue
 						}
-						if d, err := a.Sub(b).Abs().Max().Item(); err != nil || d > 1e-5 {
+						if d, err := a.Sub(b).Abs().Max().Item(); err != nil || !(d <= 1e-5) {
 							return fmt.Errorf("rank %d: gradient %d differs by %v, %v", g.Rank(), i, d, err)
 						}
 					}
@@ -235,7 +235,7 @@ func TestPipelineEval(t *testing.T) {
 					call = p.Step
 				}
 				got, err := call(ctx, x, target)
-				if err != nil || math.Abs(got-want) > 1e-13 {
+				if err != nil || !(math.Abs(got-want) <= 1e-13) {
 					return fmt.Errorf("call %d: loss %v, want %v, %w", i, got, want, err)
 				}
 				if last := g.Rank() == n-1; graded != (last && i == 2) {

@@ -430,7 +430,7 @@ func TestShardReduceFloat16(t *testing.T) {
 				return err
 			}
 			mean, err := l.Weight.Grad().Item()
-			if err != nil || math.Abs(mean-31500) > 31500/1000 {
+			if err != nil || !(math.Abs(mean-31500) <= 31500/1000) {
 				return fmt.Errorf("the gradient is %v, want 31500, %w", mean, err)
 			}
 			return m.Close()
@@ -528,7 +528,7 @@ func TestShardGradients(t *testing.T) {
 				return err
 			}
 			largest, err := nn.ClipGradNorm_(nn.Parameters(whole), math.Inf(1), nn.NormType(math.Inf(1))).Item()
-			if got, e := nn.ClipGradNorm_(nn.Parameters(m), math.Inf(1), nn.NormType(math.Inf(1))).Item(); errors.Join(err, e) != nil || math.Abs(got-largest) > 1e-12*largest {
+			if got, e := nn.ClipGradNorm_(nn.Parameters(m), math.Inf(1), nn.NormType(math.Inf(1))).Item(); errors.Join(err, e) != nil || !(math.Abs(got-largest) <= 1e-12*largest) {
 				t.Errorf("the largest of all ranks' gradients is %v, %v, want %v, %v", got, e, largest, err)
 			}
 			most := 0.1
@@ -536,7 +536,7 @@ func TestShardGradients(t *testing.T) {
 			if err != nil || before < 2*most {
 				t.Errorf("the norm of the undivided model's gradients is %v, %v", before, err)
 			}
-			if got, err := nn.ClipGradNorm_(nn.Parameters(m), most).Item(); err != nil || math.Abs(got-before) > 1e-12*before {
+			if got, err := nn.ClipGradNorm_(nn.Parameters(m), most).Item(); err != nil || !(math.Abs(got-before) <= 1e-12*before) {
 				t.Errorf("the norm of all ranks' gradients is %v, %v, want %v", got, err, before)
 			}
 			want := nn.NamedParameters(whole)
@@ -562,7 +562,7 @@ func TestShardGradients(t *testing.T) {
 						}
 						continue
 					}
-					if d, err := grad.Sub(want.Narrow(0, p.Offset, p.Tensor.Size(0))).Abs().Sum().Item(); err != nil || d > 1e-12 {
+					if d, err := grad.Sub(want.Narrow(0, p.Offset, p.Tensor.Size(0))).Abs().Sum().Item(); err != nil || !(d <= 1e-12) {
 						t.Errorf("%s%s: the gradient differs by %v, %v", prefix, p.Name, d, err)
 					}
 				}
@@ -723,7 +723,7 @@ func TestShardCheckpoint(t *testing.T) {
 			return err
 		})
 	}
-	if sums[2] == 0 || math.Abs(sums[2]-sums[3]) > 1e-12*sums[2] {
+	if sums[2] == 0 || !(math.Abs(sums[2]-sums[3]) <= 1e-12*sums[2]) {
 		t.Errorf("the squares of the state add up to %v on two ranks, %v on three", sums[2], sums[3])
 	}
 }
@@ -1015,7 +1015,7 @@ func TestShardOfMeta(t *testing.T) {
 		}
 		x := wave([]int{5, 6}, 0)
 		d, err := model.Forward(x).Sub(reference.Forward(x)).Abs().Max().Item()
-		if err == nil && d > 1e-6 {
+		if err == nil && !(d <= 1e-6) {
 			t.Errorf("the output differs by %v", d)
 		}
 		return err

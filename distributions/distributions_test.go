@@ -358,7 +358,7 @@ func TestParameters(t *testing.T) {
 				continue
 			}
 			for i := range got {
-				if math.Abs(got[i]-c.want[i]) > 1e-7 {
+				if !(math.Abs(got[i]-c.want[i]) <= 1e-7) {
 					t.Errorf("%s: got %v, want %v", what, got, c.want)
 				}
 			}
@@ -468,7 +468,7 @@ func TestLifetimes(t *testing.T) {
 		t.Error(err)
 	}
 	// A distribution outside all scopes is freed once it is unreachable.
-	if v, err := distributions.NewGumbel(0, 1).Mean().Item(); err != nil || math.Abs(v-0.5772) > 1e-4 {
+	if v, err := distributions.NewGumbel(0, 1).Mean().Item(); err != nil || !(math.Abs(v-0.5772) <= 1e-4) {
 		t.Errorf("the mean is %v, %v", v, err)
 	}
 	tensor.Flush()
@@ -533,7 +533,7 @@ func TestCacheSizeOfAChain(t *testing.T) {
 				y.Release()
 				x = tensor.FromSlice([]float32{0.5}, nil)
 				y = x.Mul(2)
-				if v, err := f.Inverse(y).Item(); math.Abs(v-math.Atanh(1.0/3)) > 1e-6 || err != nil {
+				if v, err := f.Inverse(y).Item(); !(math.Abs(v-math.Atanh(1.0/3)) <= 1e-6) || err != nil {
 					t.Fatalf("transform %d: the inverse of another tensor is %v, %v", i, v, err)
 				}
 			}
@@ -784,7 +784,7 @@ func TestNoSupport(t *testing.T) {
 			"transformed": of(none), "transformed, independent": of(distributions.NewIndependent(none, 1)), "mixture": mix(none),
 			"mixture, independent": mix(distributions.NewIndependent(rows, 1)), "mixture of vectors": mix(vectors),
 		} {
-			if v, err := d.LogProb(x).Sum().Item(); err != nil || math.Abs(v) > 1e-6 {
+			if v, err := d.LogProb(x).Sum().Item(); err != nil || !(math.Abs(v) <= 1e-6) {
 				t.Errorf("%s: LogProb is %v, want 0", what, d.LogProb(x))
 			}
 		}
@@ -830,7 +830,7 @@ func TestMoments(t *testing.T) {
 					if math.IsNaN(want[i]) || math.IsInf(want[i], 0) || heavy || name == "Pareto" || name == "InverseGamma" {
 						continue
 					}
-					if math.Abs(got[i]-want[i]) > 0.1*math.Abs(want[i])+0.15 {
+					if !(math.Abs(got[i]-want[i]) <= 0.1*math.Abs(want[i])+0.15) {
 						t.Errorf("%s: the %s of draws is %v, want %v", name, what, got[i], want[i])
 					}
 				}

@@ -64,7 +64,7 @@ func TestAutocastTraining(t *testing.T) {
 				for i := range want {
 					worst = math.Max(worst, math.Abs(got[i]-want[i]))
 				}
-				if t.Logf("losses differ from PyTorch's by at most %.3g", worst); worst > bound || len(want) != 30 {
+				if t.Logf("losses differ from PyTorch's by at most %.3g", worst); !(worst <= bound) || len(want) != 30 {
 					t.Errorf("losses differ from PyTorch's by up to %v in %d steps, want at most %v", worst, len(want), bound)
 				}
 			})

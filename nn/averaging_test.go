@@ -3,6 +3,7 @@ package nn_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/golden"
@@ -153,7 +154,7 @@ func TestUpdateBN(t *testing.T) {
 			return err
 		}
 		after, err := norm.RunningMean.Sum().Item()
-		if want := before*0.9 + 2; after < want-1e-4 || after > want+1e-4 {
+		if want := before*0.9 + 2; !(math.Abs(after-want) <= 1e-4) {
 			t.Errorf("the mean goes from %v to %v, want %v", before, after, want)
 		}
 		return err

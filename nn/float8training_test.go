@@ -3,6 +3,7 @@ package nn_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -118,10 +119,10 @@ func TestFloat8TrainingWide(t *testing.T) {
 					return
 				}
 				exactFirst, exactLast := loss(nn.NoFloat8)
-				if d := first - exactFirst; d == 0 || d > 0.05 || d < -0.05 {
+				if d := math.Abs(first - exactFirst); !(d > 0 && d <= 0.05) {
 					t.Errorf("%s: the first loss is %v, without rounding %v", name, first, exactFirst)
 				}
-				if d := last - exactLast; d > 0.1 || d < -0.1 || last > first/2 {
+				if d := math.Abs(last - exactLast); !(d <= 0.1) || !(last <= first/2) {
 					t.Errorf("%s: the losses are %v to %v, without rounding %v to %v", name, first, last, exactFirst, exactLast)
 				}
 			}

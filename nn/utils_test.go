@@ -1318,7 +1318,7 @@ func TestValuesByHand(t *testing.T) {
 				continue
 			}
 			for i := range got {
-				if math.Abs(got[i]-c.want[i]) > 1e-12 {
+				if !(math.Abs(got[i]-c.want[i]) <= 1e-12) {
 					t.Errorf("%s: got %v, want %v", what, got, c.want)
 				}
 			}

@@ -45,7 +45,7 @@ func TestSchedulesAtTheEdges(t *testing.T) {
 		return rates
 	}
 	// The last factor would be 0 without rounding; here it is below 0.
-	if rates := train(optim.LinearLR(1.0/3, 0, 5), 7); math.Abs(rates[5]) > 1e-15 {
+	if rates := train(optim.LinearLR(1.0/3, 0, 5), 7); !(math.Abs(rates[5]) <= 1e-15) {
 		t.Errorf("LinearLR to 0: %v", rates)
 	}
 	rates := train(optim.SequentialLR([]int{2}, optim.ConstantLR(0.5, 2), optim.ExponentialLR(0.5)), 4)

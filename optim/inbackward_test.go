@@ -245,14 +245,14 @@ func TestStochasticRounding(t *testing.T) {
 				}
 			}
 			want := mean(t, exact)
-			if math.Abs(want-(1-steps*rate)) > 1e-5 {
+			if !(math.Abs(want-(1-steps*rate)) <= 1e-5) {
 				t.Errorf("float32 is at %v", want)
 			}
 			for _, p := range rounded {
 				// The spacing of bfloat16 below 1 is 2^-8, so the error of an element has a standard deviation below
 				// sqrt(steps*rate*2^-8) in all.
 				bound := 5 * math.Sqrt(steps*rate/256/float64(p.Numel()))
-				if got := mean(t, p); math.Abs(got-want) > bound {
+				if got := mean(t, p); !(math.Abs(got-want) <= bound) {
 					t.Errorf("the mean of %d elements is %v, want %v within %.2g", p.Numel(), got, want, bound)
 				}
 				if p.DType() != tensor.BFloat16 {

@@ -117,7 +117,7 @@ func TestNumbersAsOptions(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, w := range c.Out.Data {
-				if math.Abs(real(got[i])-w[0]) > 1e-6*(1+math.Abs(w[0])) || math.Abs(imag(got[i])-w[1]) > 1e-6*(1+math.Abs(w[1])) {
+				if !(math.Abs(real(got[i])-w[0]) <= 1e-6*(1+math.Abs(w[0]))) || !(math.Abs(imag(got[i])-w[1]) <= 1e-6*(1+math.Abs(w[1]))) {
 					t.Errorf("%s: element %d is %v, want %v", what, i, got[i], w)
 				}
 			}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -359,7 +360,7 @@ func TestTraining(t *testing.T) {
 		}
 		got, err := r.train(2)
 		for i := range got {
-			if d := got[i] - want[from+i]; d > 1e-6 || d < -1e-6 {
+			if d := math.Abs(got[i] - want[from+i]); !(d <= 1e-6) {
 				return fmt.Errorf("losses from step %d: %v, want %v", from, got, want[from:from+2])
 			}
 		}

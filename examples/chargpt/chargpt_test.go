@@ -279,7 +279,7 @@ func TestText(t *testing.T) {
 	if x.Vocab != "\nab" || string(x.Tokens) != "\x01\x01\x02\x00\x02" {
 		t.Errorf("vocabulary %q, tokens %v", x.Vocab, x.Tokens)
 	}
-	if want := -0.8*math.Log(0.4) - 0.2*math.Log(0.2); math.Abs(x.Entropy()-want) > 1e-12 {
+	if want := -0.8*math.Log(0.4) - 0.2*math.Log(0.2); !(math.Abs(x.Entropy()-want) <= 1e-12) {
 		t.Errorf("entropy %v, want %v", x.Entropy(), want)
 	}
 	if _, err := gpt.NewText([]byte("é")); err == nil {

@@ -12,13 +12,13 @@ func TestMean(t *testing.T) {
 	for _, v := range []float64{1, 2, 6} {
 		m.Add(v)
 	}
-	if math.Abs(m.Value()-3) > 1e-12 {
+	if !(math.Abs(m.Value()-3) <= 1e-12) {
 		t.Errorf("the mean of 1, 2 and 6 is %v", m.Value())
 	}
 	for range 1000 {
 		m.Add(5)
 	}
-	if math.Abs(m.Value()-5) > 1e-9 {
+	if !(math.Abs(m.Value()-5) <= 1e-9) {
 		t.Errorf("after many steps at 5 the mean is %v", m.Value())
 	}
 }

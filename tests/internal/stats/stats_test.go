@@ -39,7 +39,7 @@ func TestMore(t *testing.T) {
 			t.Errorf("after %v of %d: %v, the median is known to %v", c.v, c.turns, got, MedianError(c.v))
 		}
 	}
-	if e, want := MedianError([]float64{1, 2, 3}), 1.253/1.349/math.Sqrt(3); math.Abs(e-want) > 1e-12 {
+	if e, want := MedianError([]float64{1, 2, 3}), 1.253/1.349/math.Sqrt(3); !(math.Abs(e-want) <= 1e-12) {
 		t.Errorf("standard error %v, want %v", e, want)
 	}
 }
