@@ -1196,7 +1196,7 @@ func TestSchedules(t *testing.T) {
 			}
 		}
 		// PyTorch's state loads, too.
-		opt, s = newScheduler()
+		_, s = newScheduler()
 		if err := s.LoadStateDict(f.ScheduleStates[name]); err != nil {
 			t.Errorf("%s: %v", name, err)
 		} else if last := s.LRs(); last[0] != want[500] {
