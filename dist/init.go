@@ -204,7 +204,9 @@ func Init(ctx context.Context, opts ...Option) (*Group, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	g, missing, err := o.start(ctx, op)
-	if errors.Is(err, ErrTimeout) && outer.Err() == nil && ctx.Err() != nil {
+	// A wait may end a moment before ctx does.
+	ended := ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)
+	if errors.Is(err, ErrTimeout) && ended && outer.Err() == nil {
 		return nil, fmt.Errorf("%w (not all ranks connected within the Timeout, %v%s)", err, o.timeout, missing)
 	}
 	return g, err
