@@ -581,6 +581,44 @@ func TestGradScalerSparse(t *testing.T) {
 	scaled.ZeroGrad()
 }
 
+// TestGradScalerAfterError tests that a step that has failed can be tried again, with the gradients that it has unscaled.
+func TestGradScalerAfterError(t *testing.T) {
+	leak.Check(t)
+	w := tensor.FromSlice([]float32{1}, nil).RequiresGrad_()
+	defer w.Release()
+	opt, err := optim.NewSGD([]*tensor.Tensor{w}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := optim.NewGradScaler(optim.InitScale(1024))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := errors.New("stop")
+	remove := opt.RegisterStepPreHook(func(*optim.Optimizer) error { return stop })
+	err = tensor.WithScope(func() error {
+		return errors.Join(w.Mul(0.5).Backward(tensor.Gradient(tensor.FromSlice([]float32{1024}, nil))))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Step(opt); !errors.Is(err, stop) {
+		t.Errorf("a step with a hook that fails: %v", err)
+	}
+	remove()
+	if err := s.Step(opt); err != nil {
+		t.Errorf("the second try: %v", err)
+	}
+	if got, err := tensor.Item[float32](w); got != 0.5 || err != nil {
+		t.Errorf("the parameter is %v, want 0.5: %v", got, err)
+	}
+	if err := s.Step(opt); !errors.Is(err, tensor.ErrArgument) {
+		t.Errorf("a second step: %v", err)
+	}
+	opt.ZeroGrad()
+	opt.Release()
+}
+
 // TestGradScalerPromotes tests the dtypes of scaled losses: the scale is a float32 tensor in PyTorch, so that a float16 loss
 // of shape () does not overflow.
 func TestGradScalerPromotes(t *testing.T) {

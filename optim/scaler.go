@@ -200,7 +200,13 @@ func (s *GradScaler) Step(opt *Optimizer) error {
 	if skip, err := s.beforeStep(op, opt); skip || err != nil {
 		return err
 	}
-	return opt.Step() // without the lock: a hook of the step may call the scaler
+	err := opt.Step() // without the lock: a hook of the step may call the scaler
+	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.stepped, opt) // it can be tried again; the gradients stay unscaled
+	}
+	return err
 }
 
 // beforeStep unscales the gradients, unless Unscale did, and reports whether the step is skipped.
