@@ -167,7 +167,7 @@ func toBools(bytes []byte) {
 // memory for a slice.
 func grow[T Element](op string, dst []T, n int64) ([]T, error) {
 	var z T
-	if n <= int64(cap(dst)-len(dst)) {
+	if dst != nil && n <= int64(cap(dst)-len(dst)) {
 		return dst[:len(dst)+int(n)], nil
 	}
 	bytes, memory := int64(math.MaxInt64), int64(0)

@@ -97,6 +97,14 @@ func TestAppendData(t *testing.T) {
 		if got, err = AppendData([]int32(nil), x); err != nil || !slices.Equal(got, []int32{0, 2, 1, 3}) {
 			t.Error(got, err)
 		}
+		none := FromSlice([]int32{}, nil)
+		for name, f := range map[string]func() ([]int32, error){
+			"Data": func() ([]int32, error) { return Data[int32](none) }, "AppendData": func() ([]int32, error) { return AppendData[int32](nil, none) },
+		} {
+			if got, err := f(); got == nil || len(got) != 0 || err != nil {
+				t.Errorf("%s of an empty tensor: %#v, %v", name, got, err)
+			}
+		}
 		if n := testing.AllocsPerRun(10, func() { again, err = AppendData(again[:0], x) }); n > 1 || err != nil {
 			t.Errorf("%v allocations, %v", n, err)
 		}
