@@ -75,7 +75,7 @@
 //     neither can collectives of NCCL. Such a call returns tensor.ErrCapture, and so does Capture. Go code runs once,
 //     during the capture: branches on values and numbers such as a learning rate are fixed. So are the number of an
 //     optimizer's step and the values with which its state begins: Optimizer.Step is tensor.ErrCapture if the algorithm
-//     counts its steps in Go (optim.Algorithm.Counts), and at the first step of a parameter that has state.
+//     computes with a number that it counts in Go, and at the first step of a parameter that has state.
 //  10. The memory that a captured function allocates comes from a pool of the graph. Tensors that are freed during the
 //     capture, by Release or at the end of its scope, make room for later ones of the same capture. No other tensor gets
 //     that memory until the graph is closed and the tensors in it are freed, so a replay never writes to memory that

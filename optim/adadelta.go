@@ -8,6 +8,7 @@ var adadelta = &Algorithm{
 	Defaults: Group{Rho: 0.9, Eps: 1e-6},
 	Slots:    []Slot{{Name: "square_avg"}, {Name: "acc_delta"}},
 	Counts:   true,
+	steady:   true,
 	Step: func(g *Group, b *Batch) error {
 		squares, accs := b.State[0], b.State[1]
 		var f foreach

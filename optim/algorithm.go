@@ -28,7 +28,7 @@ type Algorithm struct {
 	// Slots describes the tensors that the optimizer keeps for each parameter.
 	Slots []Slot
 	// Counts includes the number of steps of each parameter in the optimizer's state, as "step". Set it if Step reads
-	// Batch.Steps: a step of such an algorithm cannot be captured by package cuda.
+	// Batch.Steps. A step of such an algorithm cannot be captured by package cuda.
 	Counts bool
 
 	// Check returns an error for hyperparameters that the algorithm rejects; nil accepts what the options accept.
@@ -48,6 +48,7 @@ type Algorithm struct {
 	whole   bool                             // all parameters together, in a step with a closure; no master weights
 	real    bool                             // rejects complex parameters
 	intStep bool                             // PyTorch's "step" is an int
+	steady  bool                             // Step does not read Batch.Steps
 	torch   map[string]any                   // other keys of PyTorch's groups: how it computes the same
 }
 

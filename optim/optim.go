@@ -215,7 +215,8 @@ func (b *Optimizer) ZeroGrad() {
 
 // Step updates each parameter that has a gradient; the others do not change. Inside cuda.Capture the error is
 // tensor.ErrCapture if the algorithm counts its steps (Algorithm.Counts), because every replay would take the step with the
-// captured number, or if a parameter's state or float32 copy does not exist, which every replay would make again.
+// captured number, or if a parameter's state or float32 copy does not exist, which every replay would make again. RMSprop,
+// Adadelta and Rprop compute without the number: only that in their state dict does not count replays.
 // PyTorch: Optimizer.step.
 func (b *Optimizer) Step() error {
 	if b == nil {
@@ -257,8 +258,8 @@ func (b *Optimizer) ready(op string) error {
 		b.sticky = nil
 		return err
 	}
-	if b.kind.Counts && cshim.GraphCapturing() {
-		return refuse.Error(op, tensor.ErrCapture, "%s counts its steps in Go, and a graph's replays would not", b.kind.Name)
+	if b.kind.Counts && !b.kind.steady && cshim.GraphCapturing() {
+		return refuse.Error(op, tensor.ErrCapture, "%s computes with the number of the step, and a graph's replays would all have the same", b.kind.Name)
 	}
 	for _, g := range b.groups {
 		if err := b.kind.check(b.kind.Name, g); err != nil {

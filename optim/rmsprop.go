@@ -12,6 +12,7 @@ var rmsprop = &Algorithm{
 		{Name: "grad_avg", Used: func(g *Group, _ *tensor.Tensor) bool { return g.Centered }},
 	},
 	Counts: true,
+	steady: true,
 	Step: func(g *Group, b *Batch) error {
 		squares, buffers, avgs := b.State[0], b.State[1], b.State[2]
 		var f foreach

@@ -15,6 +15,7 @@ var rprop = &Algorithm{
 		{Name: "step_size", New: func(g *Group, p *tensor.Tensor) *tensor.Tensor { return p.FullLike(g.LR) }},
 	},
 	Counts: true,
+	steady: true,
 	Check: func(g *Group) error {
 		if !(g.EtaMinus < 1 && g.EtaPlus > 1) {
 			return fmt.Errorf("Etas must be below 1 and above 1, got %v and %v", g.EtaMinus, g.EtaPlus)
