@@ -91,7 +91,7 @@ class RandomState {
   // Of the CPU and of all devices in use.
   static RandomState now() {
     RandomState s;
-    s.set_before_ = random_states_set.load();
+    s.set_before_ = random_states_set;
     s.add(c10::Device(c10::kCPU));
     for (uint64_t slots = used_devices(); slots != 0; slots &= slots - 1)
       s.add(device_at(std::countr_zero(slots) + 1));
@@ -116,10 +116,10 @@ class RandomState {
       set_random_state(one.generator, one.state);
     }
   }
-  // Keeps only those of generators that may have been used since: the states that have changed. If the program has
+  // Keeps only those of generators that may have been used since: the states that have changed. If the thread has
   // set one meanwhile, all may have been used, as by a function that draws and then puts the state back.
   void keep_used() {
-    if (random_states_set.load() != set_before_) return;
+    if (random_states_set != set_before_) return;
     std::erase_if(states_, [](const One &one) { return same(one.state, random_state_of(one.generator)); });
   }
   // Keeps only those of the CPU and of some devices.

@@ -69,8 +69,8 @@ struct HandleCount {
 // Reads and writes the state of a random number generator, on the generator's device.
 at::Tensor random_state_of(at::Generator g);
 void set_random_state(at::Generator g, const at::Tensor &state);
-// How often the program has seeded the generators of devices or set the state of one.
-extern std::atomic<uint64_t> random_states_set;
+// How often the calling thread has seeded the generators of devices or set the state of one.
+extern thread_local uint64_t random_states_set;
 // Returns the generator with a reference of its own.
 at::Generator generator_at(ls_generator g);
 

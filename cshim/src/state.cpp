@@ -238,7 +238,7 @@ uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) noexcept {
   });
 }
 
-std::atomic<uint64_t> ls::random_states_set{0};
+thread_local uint64_t ls::random_states_set = 0;
 
 ls_error *ls_rng_seed(uint64_t seed) noexcept {
   return ls::run_void([&] {
@@ -249,7 +249,7 @@ ls_error *ls_rng_seed(uint64_t seed) noexcept {
       std::lock_guard<std::mutex> lock(g.mutex());
       g.set_current_seed(seed);
     }
-    ls::random_states_set.fetch_add(1);
+    ls::random_states_set++;
   });
 }
 
@@ -290,7 +290,7 @@ ls_error *ls_rng_set_state(int32_t device, ls_tensor state) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b(state);
     ls::set_random_state(generator_of(device), ls::need(b, "state"));
-    ls::random_states_set.fetch_add(1);
+    ls::random_states_set++;
   });
 }
 
