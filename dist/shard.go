@@ -554,9 +554,6 @@ func (m *FSDPModule) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tens
 	if err := m.check(op); err != nil {
 		return nil, err
 	}
-	if len(m.params) == 0 {
-		return f()
-	}
 	handle.EndFailed()
 	recorded := tensor.GradEnabled() && !tensor.InferenceEnabled()
 	pass := &shardPass{m: m, sync: !m.noSync, version: m.versions()}

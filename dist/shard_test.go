@@ -1089,3 +1089,52 @@ func TestCastForwardInputs(t *testing.T) {
 		return nil
 	})
 }
+
+// stage is a module whose parameters an FSDPModule within it has.
+type stage struct{ Inner nn.Layer }
+
+// TestShardWithoutParameters tests that a module whose parameters other FSDPModules have begins the gathers that it is told to
+// begin, casts its results, and ends what its forward pass made.
+func TestShardWithoutParameters(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 1, func(g *dist.Group) error {
+		const width = 256
+		inner, err := dist.Shard(ctx, g, nn.NewLinear(width, width, nn.NoBias()))
+		if err != nil {
+			return err
+		}
+		root, err := dist.Shard(ctx, g, &stage{inner}, dist.OutputDType(tensor.BFloat16))
+		if err != nil {
+			return err
+		}
+		if n := len(root.Parameters()); n != 0 {
+			return fmt.Errorf("%d parameters", n)
+		}
+		if err := errors.Join(root.SetModulesToForwardPrefetch(inner), root.SetModulesToBackwardPrefetch(inner)); err != nil {
+			return err
+		}
+		x := tensor.Ones([]int{1, width})
+		before, err := vram.Stats(vram.CPU)
+		var made *tensor.Tensor
+		y := root.Run(func() *tensor.Tensor {
+			if s, err := vram.Stats(vram.CPU); err != nil || s.Allocated-before.Allocated < 4*width*width {
+				t.Errorf("the inner module's gather has not begun: %d bytes, %v", s.Allocated-before.Allocated, err)
+			}
+			made = inner.Forward(x)
+			return made.Mul(2)
+		})
+		if err := errors.Join(err, y.Err()); err != nil {
+			return err
+		}
+		if y.DType() != tensor.BFloat16 {
+			t.Errorf("the result is %v", y.DType())
+		}
+		if err := made.Err(); !errors.Is(err, tensor.ErrReleased) {
+			t.Errorf("a tensor of the forward pass: %v", err)
+		}
+		if err := y.Sum().Backward(); err != nil {
+			return err
+		}
+		return same("the gradient", inner.Parameters()[0].Tensor.Grad(), tensor.Full([]int{width, width}, 2))
+	})
+}

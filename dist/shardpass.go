@@ -92,6 +92,9 @@ func prefetch(modules []*FSDPModule) error {
 
 // gather returns the whole parameters, which belong to no scope.
 func (m *FSDPModule) gather() (whole []*tensor.Tensor, err error) {
+	if len(m.params) == 0 { // other FSDPModules have them all
+		return []*tensor.Tensor{}, nil
+	}
 	m.mu.Lock()
 	g := m.ahead
 	m.ahead = nil
