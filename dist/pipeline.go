@@ -178,6 +178,11 @@ func (s *step) run(x, target *tensor.Tensor) (err error) {
 				return err
 			}
 		}
+		if y != nil && (!s.gpipe || s.forwardOnly) { // no gradient may tell that it has arrived
+			if err := s.arrived(s.g.rank+1, i-max(1, s.g.size-1-s.g.rank)); err != nil {
+				return err
+			}
+		}
 		if !s.last() {
 			requires := forward && s.outputs[i].RequiresGrad()
 			if gy, err = s.exchange(y, i, requires, backward && s.outputs[i-ahead].RequiresGrad(), s.g.rank+1); err != nil {

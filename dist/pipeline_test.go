@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/linstock-ml/linstock/dist"
 	"github.com/linstock-ml/linstock/internal/leak"
@@ -63,36 +64,64 @@ func TestPipeline(t *testing.T) {
 // scaled is a stage that takes and returns a row of the size of Scale, and notes the most memory during its forward passes.
 type scaled struct {
 	Scale *tensor.Tensor
+	slow  time.Duration
 	most  int64
 }
 
 func (w *scaled) Forward(x *tensor.Tensor) *tensor.Tensor {
+	time.Sleep(w.slow)
 	if s, err := vram.Stats(vram.CPU); err == nil {
 		w.most = max(w.most, s.Requested)
 	}
 	return x.Mul(w.Scale)
 }
 
-// TestPipelineMemory tests that 1F1B keeps the tensors of a few microbatches, also of those that it has sent.
+// TestPipelineMemory tests that 1F1B keeps the tensors of a few microbatches, also of those that it has sent to a slow stage, and
+// that no gradient acknowledges: in Eval, and where the first stages have nothing to train.
 func TestPipelineMemory(t *testing.T) {
 	leak.Check(t)
 	const elements, microbatches = 1 << 18, 32 // a megabyte each
-	ranks(t, 3, func(g *dist.Group) error {
-		w := &scaled{Scale: tensor.Ones([]int{elements}).RequiresGrad_()}
-		p, err := dist.NewPipeline(g, w, func(y, target *tensor.Tensor) *tensor.Tensor { return y.Sub(target).Square().Mean() }, microbatches)
-		if err != nil {
-			return err
-		}
-		x, target := tensor.Ones([]int{1, 1}).Expand(microbatches, elements), tensor.Ones([]int{microbatches, 1})
-		before, err := vram.Stats(vram.CPU)
-		if err := errors.Join(err, g.Barrier(ctx), second(p.Step(ctx, x, target))); err != nil {
-			return err
-		}
-		if got := (w.most - before.Requested) / (4 * elements); got > 40 {
-			t.Errorf("rank %d: %d MB during a step", g.Rank(), got)
-		}
-		return nil
-	})
+	for _, c := range []struct {
+		name   string
+		frozen bool
+		call   func(p *dist.Pipeline, x, target *tensor.Tensor) (float64, error)
+		most   int64 // megabytes
+		opts   []dist.PipelineOption
+	}{
+		{"trained", false, func(p *dist.Pipeline, x, target *tensor.Tensor) (float64, error) { return p.Step(ctx, x, target) }, 40, nil},
+		{"frozen", true, func(p *dist.Pipeline, x, target *tensor.Tensor) (float64, error) { return p.Step(ctx, x, target) }, 25, nil},
+		{"eval", false, func(p *dist.Pipeline, x, target *tensor.Tensor) (float64, error) { return p.Eval(ctx, x, target) }, 25, nil},
+		{"eval, GPipe", false, func(p *dist.Pipeline, x, target *tensor.Tensor) (float64, error) { return p.Eval(ctx, x, target) }, 25,
+			[]dist.PipelineOption{dist.GPipe()}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			leak.Check(t)
+			ranks(t, 3, func(g *dist.Group) error {
+				w := &scaled{Scale: tensor.Ones([]int{elements}).RequiresGrad_()}
+				switch {
+				case g.Rank() == 2:
+					w.slow = 5 * time.Millisecond
+				case c.frozen:
+					w.Scale.RequiresGrad_(false)
+				}
+				mse := func(y, target *tensor.Tensor) *tensor.Tensor { return y.Sub(target).Square().Mean() }
+				p, err := dist.NewPipeline(g, w, mse, microbatches, c.opts...)
+				if err != nil {
+					return err
+				}
+				x, target := tensor.Ones([]int{1, 1}).Expand(microbatches, elements), tensor.Ones([]int{microbatches, 1})
+				before, err := vram.Stats(vram.CPU)
+				if err := errors.Join(err, g.Barrier(ctx), second(c.call(p, x, target))); err != nil {
+					return err
+				}
+				got := (w.most - before.Requested) / (4 * elements)
+				if got > c.most {
+					t.Errorf("rank %d: %d MB", g.Rank(), got)
+				}
+				return nil
+			})
+		})
+	}
 }
 
 // TestPipelineErrors tests that an error of a stage is an error of all ranks.
