@@ -236,6 +236,17 @@ func TestComplexCollectives(t *testing.T) {
 					t.Errorf("rank %d: %s: %v, %v, want %v", g.Rank(), what, got, err, want)
 				}
 			}
+			if g.Rank() == 0 {
+				if err := g.Send(ctx, mine.Conj(), 1, 0); err != nil {
+					return err
+				}
+			} else {
+				received := empty(1)
+				if err := g.Recv(ctx, received, 0, 0); err != nil {
+					return err
+				}
+				is("Recv", received, -1i)
+			}
 			is("AllGather", parts[1], complex(1, -2))
 			is("AllGatherIntoTensor", all, value(0), value(1))
 			is("Scatter", scattered, []complex64{5i, 6i}[g.Rank()])

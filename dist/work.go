@@ -43,9 +43,10 @@ var byWait = map[cshim.CollectiveKind]bool{cshim.Send: true, cshim.Receive: true
 // pairwise holds the kinds of which only two ranks are part.
 var pairwise = map[cshim.CollectiveKind]bool{cshim.Send: true, cshim.Receive: true, cshim.Exchange: true}
 
-// copying holds the kinds that copy elements, for which gloo has no complex dtypes.
+// copying holds the kinds that copy elements, for which gloo or NCCL has no complex dtypes. c10d itself makes
+// views for the others.
 var copying = map[cshim.CollectiveKind]bool{cshim.AllGather: true, cshim.AllGatherOne: true, cshim.Gather: true, cshim.Scatter: true,
-	cshim.AllToAllOne: true}
+	cshim.AllToAllOne: true, cshim.Send: true, cshim.Receive: true, cshim.Exchange: true}
 
 // scattering holds the kinds whose tensors' dtypes and sizes libtorch does not compare, or only with a text for all
 // ranks.

@@ -316,7 +316,12 @@ func collectives(p *part) error {
 	if p.g.Rank() == 1 {
 		err = errors.Join(has[float32]("gathered", a, 0, 9), has[float32]("gathered", b, 1, 9), has[float32]("reduced", reduced, 3))
 	}
-	y := on(p, r)
+	y, complexes := on(p, r), on[complex64](p, 0)
+	if p.g.Rank() == 0 {
+		err = errors.Join(err, g.Send(ctx, on[complex64](p, 1+2i), 1, 0))
+	} else {
+		err = errors.Join(err, g.Recv(ctx, complexes, 0, 0), has[complex64]("received", complexes, 1+2i))
+	}
 	if p.g.Rank() == 0 {
 		err = errors.Join(err, g.Send(ctx, on[float32](p, 3), 1, 0), g.Recv(ctx, y, 1, 0), has[float32]("received", y, 4))
 	} else {
