@@ -1045,6 +1045,63 @@ func TestZeroRedundancyOptimizer(t *testing.T) {
 	})
 }
 
+// TestZeroLoadsNumbers tests that LoadStateDict follows the numbers of a state's group, which are those of a larger optimizer's
+// group, and refuses numbers that do not fit.
+func TestZeroLoadsNumbers(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		params := []*tensor.Tensor{nn.NewParameter(tensor.Ones([]int{2})), nn.NewParameter(tensor.Ones([]int{2}))}
+		z, err := dist.NewZeroRedundancyOptimizer(g, params, func(part []*tensor.Tensor) (*optim.Optimizer, error) { return optim.NewAdamW(part, 1e-2) })
+		if err != nil {
+			return err
+		}
+		defer z.Release()
+		values := func(v float32) map[string]any {
+			return map[string]any{"step": 1.0, "exp_avg": vector(v, v), "exp_avg_sq": vector(v, v)}
+		}
+		load := func(params any, numbers ...int) error {
+			group := z.StateDict().ParamGroups[0]
+			group["params"] = params
+			s := optim.State{State: map[int]map[string]any{}, ParamGroups: []map[string]any{group}}
+			for _, n := range numbers {
+				s.State[n] = values(float32(n))
+			}
+			return z.LoadStateDict(s)
+		}
+		for name, c := range map[string]struct {
+			params any
+			want   [2]float32 // of the parameters
+		}{
+			"a later group": {[]any{5, 6}, [2]float32{5, 6}},
+			"another order": {[]any{1, 0}, [2]float32{1, 0}},
+			"a []int":       {[]int{0, 1}, [2]float32{0, 1}},
+			"floats":        {[]any{2.0, 3.0}, [2]float32{2, 3}},
+		} {
+			if err := load(c.params, int(c.want[0]), int(c.want[1])); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			state := z.StateDict().State
+			for i := range z.Part() {
+				avg, _ := state[i]["exp_avg"].(*tensor.Tensor)
+				if err := want(name, avg, c.want[i], c.want[i]); err != nil {
+					return err
+				}
+			}
+		}
+		for name, err := range map[string]error{
+			"a parameter of another group": load([]any{5, 6}, 4, 5),
+			"a number twice":               load([]any{5, 5}, 5),
+			"a fraction":                   load([]any{0, 0.5}, 0),
+			"no numbers":                   load("01", 0, 1),
+		} {
+			if !errors.Is(err, tensor.ErrArgument) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		return g.Barrier(ctx) // rank 0 must not close its connections while rank 1 still connects
+	})
+}
+
 // TestZeroGradFails tests that Step returns the error of ZeroGrad, once, with either optimizer.
 func TestZeroGradFails(t *testing.T) {
 	leak.Check(t)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -262,7 +263,8 @@ func (z *ZeroRedundancyOptimizer) ConsolidateState(ctx context.Context, dst int)
 	return s, nil
 }
 
-// LoadStateDict sets the state to this rank's part of s, the state of an optimizer of all parameters.
+// LoadStateDict sets the state to this rank's part of s, the state of an optimizer of all parameters, whose group has their
+// numbers in the order of NewZeroRedundancyOptimizer's parameters.
 // PyTorch: ZeroRedundancyOptimizer.load_state_dict.
 func (z *ZeroRedundancyOptimizer) LoadStateDict(s optim.State) error {
 	const op = "LoadStateDict"
@@ -272,14 +274,30 @@ func (z *ZeroRedundancyOptimizer) LoadStateDict(s optim.State) error {
 	if len(s.ParamGroups) != 1 {
 		return refuse.Error(op, tensor.ErrArgument, "the state has %d groups, not one", len(s.ParamGroups))
 	}
+	have, _ := handle.ListOf(s.ParamGroups[0]["params"])
+	if len(have) != len(z.params) {
+		return refuse.Error(op, tensor.ErrArgument, "the state is that of %d parameters, not of %d", len(have), len(z.params))
+	}
+	of := map[int]int{} // the parameters by their numbers in s
+	for i, v := range have {
+		number, ok := handle.IntOf(v)
+		if !ok {
+			return refuse.Error(op, tensor.ErrArgument, "the number of parameter %d is %v", i, v)
+		}
+		if _, used := of[number]; used {
+			return refuse.Error(op, tensor.ErrArgument, "parameter %d has the number %d of another", i, number)
+		}
+		of[number] = i
+	}
 	own := optim.State{State: map[int]map[string]any{}}
-	for local, i := range z.parts[z.g.rank] {
-		if values, ok := s.State[i]; ok {
+	for number, values := range s.State {
+		i, ok := of[number]
+		if !ok {
+			return refuse.Error(op, tensor.ErrArgument, "the state has a parameter %d that is not in its group", number)
+		}
+		if local := slices.Index(z.parts[z.g.rank], i); local >= 0 {
 			own.State[local] = values
 		}
-	}
-	if have, _ := s.ParamGroups[0]["params"].([]any); len(have) != len(z.params) {
-		return refuse.Error(op, tensor.ErrArgument, "the state is that of %d parameters, not of %d", len(have), len(z.params))
 	}
 	group := maps.Clone(s.ParamGroups[0])
 	group["params"] = numbers(len(z.parts[z.g.rank]))

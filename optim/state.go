@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -126,6 +127,9 @@ func numberOf(v any) (float64, bool) {
 	return 0, false
 }
 
+func init() { handle.ListOf, handle.IntOf = listOf, intOf } // for dist.ZeroRedundancyOptimizer
+
+// intOf returns the integer that numberOf returns.
 func intOf(v any) (int, bool) {
 	n, ok := numberOf(v)
 	if !ok || n != math.Trunc(n) || math.Abs(n) > 1<<53 {

@@ -127,6 +127,12 @@ var (
 	SetBatchNorm any
 )
 
+// Package optim sets these: they return the elements of a list or tuple, and the integer, that a value of a state is.
+var (
+	ListOf func(v any) ([]any, bool)
+	IntOf  func(v any) (int, bool)
+)
+
 // Package dist sets these. They are nil in programs without it.
 var (
 	// PeerFailure returns the error of a backward pass in which a connection to another process was lost, or nil.
