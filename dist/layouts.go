@@ -144,7 +144,20 @@ func (f summed) Forward(_ *autograd.Context, in ...*tensor.Tensor) (out []*tenso
 	if len(out) == 1 {
 		return out, f.g.AllReduce(context.Background(), out[0], Sum)
 	}
-	return out, f.g.AllReduceCoalesced(context.Background(), out, Sum)
+	var dtypes []tensor.DType // in the same order on all ranks
+	of := map[tensor.DType][]*tensor.Tensor{}
+	for _, t := range out {
+		if d := t.DType(); of[d] == nil {
+			dtypes = append(dtypes, d)
+		}
+		of[t.DType()] = append(of[t.DType()], t)
+	}
+	for _, d := range dtypes {
+		if err := f.g.AllReduceCoalesced(context.Background(), of[d], Sum); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 func (f summed) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {

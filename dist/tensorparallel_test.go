@@ -219,6 +219,34 @@ func TestSequenceParallel(t *testing.T) {
 	})
 }
 
+// mixed is a module with parameters of two dtypes.
+type mixed struct{ A, B, C *tensor.Tensor }
+
+func (m *mixed) Forward(x *tensor.Tensor) *tensor.Tensor {
+	return x.Mul(m.A).To(tensor.Float64).Mul(m.B).Mul(m.C.To(tensor.Float64))
+}
+
+// TestSequenceParallelOfTwoDTypes compares the gradients of parameters of two dtypes with those for the whole sequence.
+func TestSequenceParallelOfTwoDTypes(t *testing.T) {
+	leak.Check(t)
+	onRanks(t, func(g *dist.Group) error {
+		ones := func(dtype tensor.DType) *tensor.Tensor { return nn.NewParameter(tensor.Ones([]int{2}, dtype)) }
+		whole := &mixed{ones(tensor.Float32), ones(tensor.Float64), ones(tensor.Float32)}
+		own := nn.Clone(whole)
+		x := tensor.Arange(0, 12).To(tensor.Float32).View(6, 2)
+		if err := errors.Join(whole.Forward(x).Sum().Backward(), dist.NewSequenceParallel(g, own).Forward(part(g, x, 0)).Sum().Backward()); err != nil {
+			return err
+		}
+		want := nn.Parameters(whole)
+		for i, p := range nn.Parameters(own) {
+			if err := same(fmt.Sprintf("gradient %d", i), p.Grad(), want[i].Grad()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // TestEmbeddingParallel compares embeddings that are divided by rows and by columns, with a row that is not trained, with the
 // whole one.
 func TestEmbeddingParallel(t *testing.T) {
