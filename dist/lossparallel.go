@@ -11,11 +11,11 @@ import (
 
 // LossParallel returns the cross entropy of logits whose classes are divided among the ranks of g, without gathering them:
 // logits are this rank's part of (N, C, *) or (C), such as the result of a [ColwiseParallel] of a Linear with C outputs, and
-// classes is C. targets (N, *) or (), class indices of dtype int64, must be the same on all ranks. The loss is that of
-// nn.CrossEntropy for the whole logits, on all ranks, also within autograd.Autocast. It takes two collectives forward,
-// of at most three numbers for each target, and none backward. It cannot be differentiated twice. Options: a
-// tensor.Reduction, tensor.IgnoreIndex, tensor.LabelSmoothing, and a tensor.Weight of all classes, (classes), the same
-// on all ranks. PyTorch: torch.distributed.tensor.parallel.loss_parallel.
+// classes is C, of which each rank must have some. targets (N, *) or (), class indices of dtype int64, must be the same on
+// all ranks. The loss is that of nn.CrossEntropy for the whole logits, on all ranks, also within autograd.Autocast. It
+// takes two collectives forward, of at most three numbers for each target, and none backward. It cannot be
+// differentiated twice. Options: a tensor.Reduction, tensor.IgnoreIndex, tensor.LabelSmoothing, and a tensor.Weight of
+// all classes, (classes), the same on all ranks. PyTorch: torch.distributed.tensor.parallel.loss_parallel.
 func LossParallel(g *Group, logits, targets *tensor.Tensor, classes int, opts ...tensor.Option) *tensor.Tensor {
 	const op = "LossParallel"
 	return tensor.Tidy(func() *tensor.Tensor {
@@ -89,7 +89,10 @@ func (f *crossEntropy) read(op string, logits, targets *tensor.Tensor, opts []te
 	if len(shape) > 1 {
 		f.dim = 1
 	}
-	if _, n := chunk(f.classes, f.g.size, f.g.rank); n < 1 || logits.Size(f.dim) != n {
+	if _, last := chunk(f.classes, f.g.size, f.g.size-1); last < 1 { // on all ranks
+		return refuse.Error(op, tensor.ErrArgument, "%d classes cannot be divided among %d ranks", f.classes, f.g.size)
+	}
+	if _, n := chunk(f.classes, f.g.size, f.g.rank); logits.Size(f.dim) != n {
 		return refuse.Error(op, tensor.ErrArgument, "rank %d of %d has %d of %d classes, got logits of shape %v", f.g.rank, f.g.size, n, f.classes, shape)
 	}
 	if want := slices.Delete(slices.Clone(shape), f.dim, f.dim+1); !slices.Equal(targets.Shape(), want) {
