@@ -683,7 +683,7 @@ func shared(c *Control) error {
 	if err := errors.Join(<-ended, g.Close()); err != nil {
 		return err
 	}
-	// Once it has left, the stream can be captured, and an event of the first capture is no part of the second.
+	// Once it has left, the stream can be captured. An event of the first capture does not belong to the second.
 	g, err = cuda.Capture(d, func() error {
 		return errors.Join(expect("WaitEvent of another capture's event", stream.WaitEvent(event), tensor.ErrCapture), x.Add(1).Err())
 	}, cuda.On(stream))
@@ -939,7 +939,8 @@ func capturedSteps(*Control) error {
 	}{
 		{"SGD", optim.NewSGD, true}, {"Adam", optim.NewAdam, true}, {"AdamW", optim.NewAdamW, true}, {"Muon", optim.NewMuon, true},
 		{"RAdam", optim.NewRAdam, false}, {"NAdam", optim.NewNAdam, false}, {"Adamax", optim.NewAdamax, false},
-		{"Adagrad", optim.NewAdagrad, false}, {"ASGD", optim.NewASGD, false}, {"RMSprop", optim.NewRMSprop, false},
+		{"Adagrad", optim.NewAdagrad, false}, {"ASGD", optim.NewASGD, false}, {"RMSprop", optim.NewRMSprop, true},
+		{"Adadelta", optim.NewAdadelta, true}, {"Rprop", optim.NewRprop, true},
 	} {
 		w := tensor.Ones([]int{2, 2}, d).RequiresGrad_()
 		var opts []optim.Option
