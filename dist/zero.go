@@ -274,28 +274,22 @@ func (z *ZeroRedundancyOptimizer) LoadStateDict(s optim.State) error {
 	if len(s.ParamGroups) != 1 {
 		return refuse.Error(op, tensor.ErrArgument, "the state has %d groups, not one", len(s.ParamGroups))
 	}
-	have, _ := handle.ListOf(s.ParamGroups[0]["params"])
+	used := map[int]bool{}
+	have, err := handle.ParamNumbers(s.ParamGroups[0], used)
+	if err != nil {
+		return refuse.Error(op, tensor.ErrArgument, "%v", err)
+	}
 	if len(have) != len(z.params) {
 		return refuse.Error(op, tensor.ErrArgument, "the state is that of %d parameters, not of %d", len(have), len(z.params))
 	}
-	of := map[int]int{} // the parameters by their numbers in s
-	for i, v := range have {
-		number, ok := handle.IntOf(v)
-		if !ok {
-			return refuse.Error(op, tensor.ErrArgument, "the number of parameter %d is %v", i, v)
-		}
-		if _, used := of[number]; used {
-			return refuse.Error(op, tensor.ErrArgument, "parameter %d has the number %d of another", i, number)
-		}
-		of[number] = i
-	}
-	own := optim.State{State: map[int]map[string]any{}}
-	for number, values := range s.State {
-		i, ok := of[number]
-		if !ok {
+	for number := range s.State {
+		if !used[number] {
 			return refuse.Error(op, tensor.ErrArgument, "the state has a parameter %d that is not in its group", number)
 		}
-		if local := slices.Index(z.parts[z.g.rank], i); local >= 0 {
+	}
+	own := optim.State{State: map[int]map[string]any{}}
+	for local, i := range z.parts[z.g.rank] {
+		if values, ok := s.State[have[i]]; ok {
 			own.State[local] = values
 		}
 	}

@@ -127,7 +127,7 @@ func numberOf(v any) (float64, bool) {
 	return 0, false
 }
 
-func init() { handle.ListOf, handle.IntOf = listOf, intOf } // for dist.ZeroRedundancyOptimizer
+func init() { handle.ParamNumbers = paramNumbers } // for dist.ZeroRedundancyOptimizer
 
 // intOf returns the integer that numberOf returns.
 func intOf(v any) (int, bool) {
@@ -136,6 +136,24 @@ func intOf(v any) (int, bool) {
 		return 0, false
 	}
 	return int(n), true
+}
+
+// paramNumbers returns the numbers of the parameters of a state's group, and adds them to used, which must have none of
+// them.
+func paramNumbers(group map[string]any, used map[int]bool) ([]int, error) {
+	list, _ := listOf(group["params"])
+	numbers := make([]int, len(list))
+	for i, v := range list {
+		number, ok := intOf(v)
+		if !ok {
+			return nil, fmt.Errorf("the number of parameter %d is %v", i, v)
+		}
+		if used[number] {
+			return nil, fmt.Errorf("parameter %d has the number %d of another", i, number)
+		}
+		used[number], numbers[i] = true, number
+	}
+	return numbers, nil
 }
 
 // listOf returns the elements of a list or tuple.
@@ -350,8 +368,11 @@ func (b *Optimizer) load(s State) error {
 	for gi, g := range b.groups {
 		groups[gi] = *g
 		from := s.ParamGroups[gi]
-		numbers, ok := listOf(from["params"])
-		if !ok || len(numbers) != len(g.params) {
+		numbers, err := paramNumbers(from, used)
+		if err != nil {
+			return bad("group %d: %v", gi, err)
+		}
+		if len(numbers) != len(g.params) {
 			return bad("group %d has %d parameters, the state's has %d", gi, len(g.params), len(numbers))
 		}
 		known := map[string]bool{"params": true}
@@ -376,15 +397,7 @@ func (b *Optimizer) load(s State) error {
 			return err
 		}
 		for pi := range g.params {
-			number, ok := intOf(numbers[pi])
-			if !ok {
-				return bad("group %d: the number of parameter %d is %v", gi, pi, numbers[pi])
-			}
-			if used[number] {
-				return bad("group %d: parameter %d has the number %d of another", gi, pi, number)
-			}
-			used[number] = true
-			state := s.State[number]
+			state := s.State[numbers[pi]]
 			if err := tensor.WithScope(func() error {
 				_, err := b.kind.restored(&groups[gi], g.at[pi], state, false)
 				return err

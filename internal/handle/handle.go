@@ -127,11 +127,9 @@ var (
 	SetBatchNorm any
 )
 
-// Package optim sets these: they return the elements of a list or tuple, and the integer, that a value of a state is.
-var (
-	ListOf func(v any) ([]any, bool)
-	IntOf  func(v any) (int, bool)
-)
+// ParamNumbers returns the numbers that a group of an optimizer's state gives to its parameters, and adds them to used, which
+// must have none of them. Package optim sets it.
+var ParamNumbers func(group map[string]any, used map[int]bool) ([]int, error)
 
 // Package dist sets these. They are nil in programs without it.
 var (
