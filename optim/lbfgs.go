@@ -657,13 +657,17 @@ func (b *Optimizer) restoredSearch(state map[string]any, values bool) (s search,
 
 // flatSize returns the number of real values in the parameters, and the dtype of their gradient as one vector.
 func (b *Optimizer) flatSize() (size int, dtype tensor.DType) {
-	var empty []*tensor.Tensor
-	for _, p := range b.groups[0].params {
-		p = asReal(p)
-		size += p.Numel()
-		empty = append(empty, p.NewEmpty([]int{0}))
-	}
-	return size, tensor.Cat(empty).DType()
+	_ = tensor.WithScope(func() error {
+		var empty []*tensor.Tensor
+		for _, p := range b.groups[0].params {
+			p = asReal(p)
+			size += p.Numel()
+			empty = append(empty, p.NewEmpty([]int{0}))
+		}
+		dtype = tensor.Cat(empty).DType()
+		return nil
+	})
+	return size, dtype
 }
 
 // flatLike copies v, a tensor of LBFGS's state, to a dtype and a device. Without values it only checks that this is
