@@ -96,9 +96,13 @@ func (d *TensorDataset) Batch(_ context.Context, indices []int) ([]*tensor.Tenso
 		}
 	}
 	index := tensor.FromSlice(indices, nil)
+	there, device := index, tensor.CPU
 	rows := make([]*tensor.Tensor, len(d.tensors))
 	for i, t := range d.tensors {
-		rows[i] = t.IndexSelect(0, index.To(t.Device()))
+		if at := t.Device(); at != device { // one copy for tensors in succession on one device
+			there, device = index.To(at), at
+		}
+		rows[i] = t.IndexSelect(0, there)
 	}
 	return rows, nil
 }
