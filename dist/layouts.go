@@ -147,10 +147,11 @@ func (f summed) Forward(_ *autograd.Context, in ...*tensor.Tensor) (out []*tenso
 	var dtypes []tensor.DType // in the same order on all ranks
 	of := map[tensor.DType][]*tensor.Tensor{}
 	for _, t := range out {
-		if d := t.DType(); of[d] == nil {
+		d := t.DType()
+		if of[d] == nil {
 			dtypes = append(dtypes, d)
 		}
-		of[t.DType()] = append(of[t.DType()], t)
+		of[d] = append(of[d], t)
 	}
 	for _, d := range dtypes {
 		if err := f.g.AllReduceCoalesced(context.Background(), of[d], Sum); err != nil {

@@ -153,13 +153,22 @@ func number(name string) int {
 	return n
 }
 
-// shardOf returns the shard of s that is t, or nil.
-func (s State) shardOf(t *tensor.Tensor) *Shard {
+// find returns the element of Shards that is t, or nil.
+func (s State) find(t *tensor.Tensor) *Shard {
 	i := slices.IndexFunc(s.Shards, func(x Shard) bool { return x.Tensor == t && t != nil })
-	if i < 0 || s.Shards[i].Global == nil {
+	if i < 0 {
 		return nil
 	}
 	return &s.Shards[i]
+}
+
+// shardOf is find for a t that is divided; nil for another.
+func (s State) shardOf(t *tensor.Tensor) *Shard {
+	of := s.find(t)
+	if of == nil || of.Global == nil {
+		return nil
+	}
+	return of
 }
 
 // all returns the shards with those of the optimizer, and its other values.
@@ -197,8 +206,8 @@ func (s State) numbering(plain map[string]any) (groups []int, names map[int]stri
 	}
 	names = map[int]string{}
 	for i, p := range parameters(s.Optimizer) {
-		if k := slices.IndexFunc(s.Shards, func(x Shard) bool { return x.Tensor == p && p != nil }); k >= 0 {
-			names[i] = s.Shards[k].Name
+		if of := s.find(p); of != nil {
+			names[i] = of.Name
 		}
 	}
 	return groups, names
