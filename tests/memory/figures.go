@@ -8,7 +8,6 @@ import (
 	"runtime/pprof"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/linstock-ml/linstock/tensor"
@@ -414,10 +413,17 @@ const patience = 20 * time.Second
 
 // waits records what the allocations of a storm see.
 type waits struct {
-	events, failed atomic.Int64
-	mu             sync.Mutex
-	times          []time.Duration
-	first          error
+	mu     sync.Mutex
+	times  []time.Duration // of those that waited
+	failed int64           // allocations that returned an error
+	first  error           // of these errors
+}
+
+// counts returns how many allocations waited, and how many failed.
+func (w *waits) counts() (waited, failed int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return int64(len(w.times)), w.failed
 }
 
 // allocate calls f and records how long it took and whether its tensor has an error.
@@ -432,12 +438,11 @@ func (w *waits) allocate(f func() *tensor.Tensor) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err != nil {
-		if w.failed.Add(1) == 1 {
+		if w.failed++; w.failed == 1 {
 			w.first = err
 		}
 		return
 	}
-	w.events.Add(1)
 	w.times = append(w.times, took)
 }
 
@@ -525,7 +530,7 @@ func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 	stuck, lastEvents := time.Now(), int64(0)
 	for {
 		time.Sleep(20 * time.Millisecond)
-		now := w.events.Load()
+		now, _ := w.counts()
 		if now != lastEvents {
 			lastEvents, stuck = now, time.Now()
 		}
@@ -549,7 +554,7 @@ func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 	}
 	c := vram.ReadCounts().Since(before)
 	f.took = time.Since(start)
-	f.events, f.failed = w.events.Load(), w.failed.Load()
+	f.events, f.failed = w.counts()
 	f.median, f.p99, f.slowest = w.quantiles()
 	f.rounds, f.timeouts, f.ooms = c.Waits, c.Timeouts, c.OOMs
 	_, f.roundP99, _ = c.WaitQuantiles()
