@@ -758,6 +758,17 @@ func TestLoadStateDictNeedsAllEntries(t *testing.T) {
 	}
 }
 
+// overOnes returns a parameter and an optimizer of it, which the caller releases.
+func overOnes(t *testing.T, make constructor) (*tensor.Tensor, *optim.Optimizer) {
+	t.Helper()
+	p := ones(tensor.Float32)
+	opt, err := make([]*tensor.Tensor{p}, 0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, opt
+}
+
 // TestStateDictBetweenOptions tests that a state can be loaded that was made between the change of an option, which needs
 // another tensor, and the next step.
 func TestStateDictBetweenOptions(t *testing.T) {
@@ -771,15 +782,8 @@ func TestStateDictBetweenOptions(t *testing.T) {
 		"Centered": {optim.NewRMSprop, func(g *optim.Group) { g.Centered = true }, "grad_avg"},
 		"Momentum": {optim.NewSGD, func(g *optim.Group) { g.Momentum = 0.9 }, "momentum_buffer"},
 	} {
-		p, q := ones(tensor.Float32), ones(tensor.Float32)
-		opt, err := c.make([]*tensor.Tensor{p}, 0.1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		again, err := c.make([]*tensor.Tensor{q}, 0.1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p, opt := overOnes(t, c.make)
+		q, again := overOnes(t, c.make)
 		step := func(opt *optim.Optimizer, p *tensor.Tensor, g float64) {
 			t.Helper()
 			setGrad(t, p, g)
@@ -821,15 +825,8 @@ func TestStateDictKeepsUnused(t *testing.T) {
 		"SGD":      {optim.NewSGD, func(g *optim.Group, on bool) { g.Momentum = map[bool]float64{true: 0.9}[on] }},
 		"RMSprop":  {optim.NewRMSprop, func(g *optim.Group, on bool) { g.Momentum = map[bool]float64{true: 0.9}[on] }},
 	} {
-		p, q := ones(tensor.Float32), ones(tensor.Float32)
-		opt, err := c.make([]*tensor.Tensor{p}, 0.1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		again, err := c.make([]*tensor.Tensor{q}, 0.1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p, opt := overOnes(t, c.make)
+		q, again := overOnes(t, c.make)
 		step := func(on bool, g float64, opts ...*optim.Optimizer) {
 			t.Helper()
 			for _, o := range opts {

@@ -13,10 +13,9 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-func TestTwin(t *testing.T) {
-	leak.Check(t)
-	twin.OneThread(t)
-	o := options{rank: 4, alpha: 8, batch: 64, steps: 40, lr: 1e-2, seed: 1}
+// adapted returns a run that has trained its adapters. The end of the test releases it.
+func adapted(t *testing.T, o options) *run {
+	t.Helper()
 	r, err := newRun(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -29,8 +28,16 @@ func TestTwin(t *testing.T) {
 	if err := r.adapt(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
+	return r
+}
+
+func TestTwin(t *testing.T) {
+	leak.Check(t)
+	twin.OneThread(t)
+	o := options{rank: 4, alpha: 8, batch: 64, steps: 40, lr: 1e-2, seed: 1}
+	r := adapted(t, o)
 	got := twin.Figures{"pretraining": r.pretraining, "finetuning": r.finetuning}
-	err = tensor.WithScope(func() error {
+	err := tensor.WithScope(func() error {
 		return autograd.NoGrad(func() error {
 			x := tensor.Randn([]int{o.batch, in})
 			for _, name := range []string{"before", "after"} {
@@ -55,18 +62,7 @@ func TestTwin(t *testing.T) {
 func TestOnlyAdaptersAreSaved(t *testing.T) {
 	leak.Check(t)
 	o := options{rank: 2, alpha: 4, batch: 8, steps: 2, lr: 1e-2, seed: 1}
-	r, err := newRun(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		nn.Release(r.model)
-		r.first.Release()
-		r.second.Release()
-	})
-	if err := r.adapt(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
+	r := adapted(t, o)
 	path := filepath.Join(t.TempDir(), "adapter.safetensors")
 	if err := r.save(path); err != nil {
 		t.Fatal(err)
@@ -89,18 +85,7 @@ func TestOnlyAdaptersAreSaved(t *testing.T) {
 func TestCheck(t *testing.T) {
 	leak.Check(t)
 	o := options{rank: 2, alpha: 4, batch: 8, steps: 20, lr: 1e-2, seed: 1}
-	r, err := newRun(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		nn.Release(r.model)
-		r.first.Release()
-		r.second.Release()
-	})
-	if err := r.adapt(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
+	r := adapted(t, o)
 	difference, err := r.check(o)
 	if err != nil || difference > 1e-5 {
 		t.Errorf("a difference of %v, %v", difference, err)

@@ -11,13 +11,14 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-func newTestRun(t *testing.T, dir string) *run {
+// newTestRun returns a run on the digits. The end of the test releases it.
+func newTestRun(t *testing.T, batch int, lr float64) *run {
 	t.Helper()
-	train, test, _, err := readData(dir)
+	train, test, _, err := readData("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRun(&options{batch: 32, workers: 1, lr: 2e-3, seed: 1, device: tensor.CPU}, train, test)
+	r, err := newRun(&options{batch: batch, workers: 1, lr: lr, seed: 1, device: tensor.CPU}, train, test)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +32,7 @@ func newTestRun(t *testing.T, dir string) *run {
 // TestDigits tests that two epochs on digits reach an accuracy of 90 %, and that the native bytes do not grow.
 func TestDigits(t *testing.T) {
 	leak.Check(t)
-	r := newTestRun(t, "")
+	r := newTestRun(t, 32, 2e-3)
 	var last int64
 	for epoch := range 4 {
 		if _, err := r.epoch(t.Context()); err != nil {
@@ -61,21 +62,11 @@ func TestDigits(t *testing.T) {
 // TestLossIsTheMeanOfAllImages tests that a small last batch has its share of an epoch's loss.
 func TestLossIsTheMeanOfAllImages(t *testing.T) {
 	leak.Check(t)
-	train, test, _, err := readData("")
+	train, _, _, err := readData("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	start := func() *run {
-		r, err := newRun(&options{batch: train.Len() - 2, workers: 1, lr: 0, seed: 1, device: tensor.CPU}, train, test)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			nn.Release(r.model)
-			r.opt.Release()
-		})
-		return r
-	}
+	start := func() *run { return newTestRun(t, train.Len()-2, 0) }
 	got, err := start().epoch(t.Context())
 	if err != nil {
 		t.Fatal(err)
