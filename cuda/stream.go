@@ -63,9 +63,8 @@ func (p priority) stream(to *int) { *to = int(p) }
 func Priority(p int) StreamOption { return priority(p) }
 
 // NewStream returns a stream of d. libtorch has 32 for each device and priority and returns them in turn; one is for captures
-// and is not returned. Option: Priority.
-// The error is ErrUnavailable without CUDA, and tensor.ErrArgument if d is not a CUDA device of this machine. PyTorch:
-// torch.cuda.Stream.
+// and is not returned. Option: Priority. The error is ErrUnavailable without CUDA, and tensor.ErrArgument if d is not a CUDA
+// device of this machine. PyTorch: torch.cuda.Stream.
 func NewStream(d tensor.Device, opts ...StreamOption) (*Stream, error) {
 	const op = "NewStream"
 	if err := check(op, d); err != nil {

@@ -5,10 +5,11 @@
 //	go run ./tests/hostile [-format pytorch] -seed S -mutant N [-out FILE]    loads one of them in this process and writes it to FILE
 //
 // Package checkpoint opens, maps and reads each mutant completely. The result may be an error, or tensors: those of a
-// safetensors file must have the bytes that its header says; those of other files are read, not compared. It must not be a crash, a hang or a leak, and for one mutant the Go heap and the native heap
-// together must not allocate more than the file's size and 16 MiB. For Go this is the difference of
-// /gc/heap/allocs:bytes, freed or not, which is an upper bound of its peak; for libtorch it is the peak that the shim
-// counts. Child processes load the mutants, so that one that ends its process can be reported.
+// safetensors file must have the bytes that its header says; those of other files are read, not compared. It must not
+// be a crash, a hang or a leak, and for one mutant the Go heap and the native heap together must not allocate more
+// than the file's size and 16 MiB. For Go this is the difference of /gc/heap/allocs:bytes, freed or not, which is an
+// upper bound of its peak; for libtorch it is the peak that the shim counts. Child processes load the mutants, so that
+// one that ends its process can be reported.
 package main
 
 import (

@@ -11,8 +11,8 @@ import (
 )
 
 // operators runs many kinds of operators on small tensors and compares every value with Go's arithmetic before its
-// tensor is dropped. It drops handles in and outside scopes, so that the collector frees tensors shortly after their last use. Built and run
-// strictly (-check strict-gc), it tests what is reachable when.
+// tensor is dropped. It drops handles in and outside scopes, so that the collector frees tensors shortly after their
+// last use. Built and run strictly (-check strict-gc), it tests what is reachable when.
 func operators(r *round) error {
 	const each = 1500
 	return r.each(func(g int, rng *rand.Rand) error {

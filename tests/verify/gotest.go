@@ -21,8 +21,8 @@ import (
 // forcedGC runs the library's tests with the build tag linstock_gc: a sweep, which includes a garbage
 // collection, runs whenever a handle is passed to C (see tensor/collect_gc.go). If a pin is missing, a tensor
 // that only the operator keeps alive is freed during the call. In full, every call site sweeps at its first 200
-// reads, then at one in 1,000, except in tests that leak.Counted excludes. With a share it sweeps at fewer reads, in the short tests, and not in those of
-// vram.
+// reads, then at one in 1,000, except in tests that leak.Counted excludes. With a share it sweeps at fewer reads, in
+// the short tests, and not in those of vram.
 func forcedGC(ctx context.Context, share float64) (string, error) {
 	counts, err := os.MkdirTemp("", "forced-gc")
 	if err != nil {
