@@ -129,8 +129,7 @@
 //     on each.
 //  22. If two branches of a model have collectives in their backward passes, and neither depends on the other, libtorch's engine
 //     runs the one that was recorded last first. All ranks must record them in the same order, so not in separate
-//     goroutines. On macOS the goroutine of the forward pass must also stay on its thread, as it does in a scope (or
-//     with runtime.LockOSThread). This applies to [ConvertSyncBatchNorm], too. Layers one after the other, even with
+//     goroutines. This applies to [ConvertSyncBatchNorm], too. Layers one after the other, even with
 //     residual connections around them, are not such branches.
 //
 // # Models that do not fit

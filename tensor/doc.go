@@ -61,8 +61,8 @@
 //   - [Replace] is for a tensor that is carried from step to step: it keeps the new tensor and releases the old one.
 //   - [Tensor.Release] frees a tensor now, or as soon as operators on other goroutines no longer use it.
 //
-// Tensors outside all scopes are freed after the garbage collector finds them unreachable, by the next operator or by
-// [Flush]. This suits a few tensors; for many it is slower than a scope.
+// Tensors outside all scopes are freed after the garbage collector finds them unreachable: by the next operator, within
+// two seconds, or by [Flush]. This suits a few tensors; for many it is slower than a scope.
 //
 // A view shares the storage of its base, and the storage lives as long as any tensor that uses it. An autograd graph
 // keeps alive what its backward pass needs, even if scopes close. The graph is freed with the last tensor computed from
@@ -77,7 +77,7 @@
 //
 // An [*Error] names the operator, the dtypes and shapes of its operands, and the line that called it. Use errors.Is to
 // test its kind: [ErrArgument], [ErrIndex], [ErrOutOfMemory] and so on. No argument to a function of this package
-// causes a panic or ends the process. Arguments on which libtorch itself would crash are checked and return an error.
+// but [CallUnchecked] causes a panic or ends the process. Arguments on which libtorch itself would crash are checked and return an error.
 //
 // [Tensor.Err] returns the error of a failed tensor, [ErrReleased] for a released one, and [ErrNil] for a nil one.
 // Getters do not return an error. For a tensor that is failed, released or nil they return

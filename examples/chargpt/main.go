@@ -64,7 +64,7 @@ func parse(args []string) (*options, error) {
 	f.Float64Var(&o.LR, "lr", 1e-3, "learning rate of AdamW")
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the weights, the batches and the sample")
 	f.IntVar(&o.threads, "threads", 0, "threads per operator; 0 for one per core")
-	f.StringVar(&device, "device", device, "device: cpu, cuda, cuda:1, mps")
+	f.StringVar(&device, "device", device, "device: cpu, cuda, cuda:1")
 	f.StringVar(&o.out, "out", filepath.Join("runs", "chargpt"), "directory for model.safetensors and loss.svg")
 	f.BoolVar(&o.resume, "resume", false, "continue from the model.safetensors there, with its settings")
 	f.IntVar(&o.sample, "sample", 300, "characters to generate at the end")

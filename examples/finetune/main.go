@@ -56,7 +56,7 @@ func parse(args []string) (*options, error) {
 	f.Float64Var(&o.lr, "lr", 5e-3, "learning rate of AdamW for the adapters")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the weights, the batches and the sample")
 	f.IntVar(&o.threads, "threads", 0, "threads per operator; 0 for one per core")
-	f.StringVar(&device, "device", device, "device: cpu, cuda, cuda:1, mps")
+	f.StringVar(&device, "device", device, "device: cpu, cuda, cuda:1")
 	f.StringVar(&o.out, "out", filepath.Join("runs", "finetune"), "directory for the results")
 	f.IntVar(&o.held, "held", 40, "batches of held-out text to evaluate on")
 	f.IntVar(&o.sample, "sample", 300, "characters to generate at the end")

@@ -46,7 +46,7 @@ func parse(args []string) (*options, error) {
 	f.IntVar(&o.threads, "threads", 0, "threads per operator; 0 for one per core")
 	f.Float64Var(&o.lr, "lr", 2e-3, "learning rate of AdamW")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the weights and the batches")
-	f.StringVar(&device, "device", device, "device: cpu, cuda, cuda:1, mps")
+	f.StringVar(&device, "device", device, "device: cpu, cuda, cuda:1")
 	f.StringVar(&o.dir, "data", fashionDir, "directory of Fashion-MNIST's four .gz files; empty for the digits")
 	if err := f.Parse(args); err != nil {
 		return nil, err

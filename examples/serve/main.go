@@ -67,7 +67,7 @@ func command(ctx context.Context, args []string) error {
 	f.DurationVar(&limits.compute, "timeout", limits.compute, "how long a request may wait and compute before it is answered with 503")
 	f.DurationVar(&limits.grace, "grace", limits.grace, "how long active requests may continue after SIGTERM")
 	threads := f.Int("threads", 1, "threads per operator; batches already run in parallel")
-	deviceName := f.String("device", "cpu", "device: cpu, cuda, cuda:1, mps")
+	deviceName := f.String("device", "cpu", "device: cpu, cuda, cuda:1")
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
