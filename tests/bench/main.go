@@ -68,7 +68,7 @@ func main() {
 	var o options
 	flag.IntVar(&o.rounds, "rounds", 7, "rounds, each with new processes")
 	flag.IntVar(&o.turns, "turns", 15, "turns that each process of a round gets for a task")
-	chosen := flag.String("tasks", "", "tasks that are timed; all by default")
+	chosen := flag.String("tasks", "", "tasks that are timed, such as add,step/ for add and all that begin with step/; all by default")
 	flag.IntVar(&o.threads, "threads", 1, "threads an operator may use")
 	flag.StringVar(&o.device, "device", "cpu", "device of the tasks: cpu, cuda:0")
 	flag.BoolVar(&o.json, "json", false, "print the table as JSON objects")
@@ -80,7 +80,7 @@ func main() {
 		list = deviceTasks
 	}
 	if *chosen != "" {
-		list = strings.Split(*chosen, ",")
+		list = choose(list, strings.Split(*chosen, ","))
 	}
 	var err error
 	switch {
@@ -95,6 +95,24 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
+}
+
+// choose returns names, with the tasks of a group in place of a name that ends in a slash.
+func choose(tasks, names []string) (chosen []string) {
+	for _, name := range names {
+		n := len(chosen)
+		if strings.HasSuffix(name, "/") {
+			for _, task := range tasks {
+				if strings.HasPrefix(task, name) {
+					chosen = append(chosen, task)
+				}
+			}
+		}
+		if n == len(chosen) {
+			chosen = append(chosen, name)
+		}
+	}
+	return chosen
 }
 
 // run measures the tasks, and memory over the given number of training steps.
