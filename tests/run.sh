@@ -5,8 +5,8 @@
 #   tests/run.sh [TIER…]      without names: lint build go race cpp fakecuda install verify
 #
 # The slowest tiers run in `make verify` instead: cgocheck (strict checks of the pointers passed to C), sanitize
-# (AddressSanitizer and UBSan), thread (ThreadSanitizer), and gpu (a tenth of the kit for a machine with a GPU). Each can
-# be named here.
+# (AddressSanitizer and UBSan), thread (ThreadSanitizer), setup (an installation from nothing), and gpu (a tenth of the kit
+# for a machine with a GPU). Each can be named here.
 #
 # libtorch and the shim must be set up (make does that). LINSTOCK_TORCH selects the libtorch.
 set -u -o pipefail
@@ -208,15 +208,16 @@ gpu() {
   return $code
 }
 
-# The installation of a user: another module, an empty HOME and empty caches, a bundle.
+# What a user does: another module, an empty HOME, a bundle. setup also installs libtorch and the shim anew.
 install_() { LINSTOCK_TEST_INSTALL=1 gotest install -count=1 -timeout 20m ./tests/install; }
+setup() { LINSTOCK_TEST_INSTALL=full gotest setup -count=1 -timeout 20m ./tests/install; }
 
-# A fiftieth of the scorecard of docs/reliability.md; `make verify` runs all of it. Rows that other tiers cover, and
-# rows that measure time (storm) or compile everything again (mutation, strict-gc), are omitted.
+# A fiftieth of the scorecard of docs/reliability.md; `make verify` runs all of it. Rows that other tiers cover, that
+# measure time (storm), compile everything again (mutation, strict-gc) or take a minute (forced-gc, exceptions) are omitted.
 verify() {
   local log=$work/verify.log
   LINSTOCK_TORCH=$version go run ./tests/verify -share 0.02 \
-    -rows oom-device,oom-host,device-errors,exceptions,forced-gc,release,kill,hostile,hostile-pytorch,crashhunt,cfuzz,shapes | tee "$log"
+    -rows oom-device,oom-host,device-errors,release,kill,hostile,hostile-pytorch,crashhunt,cfuzz,shapes | tee "$log"
   local code=$? line
   line=$(grep -o '^[0-9]* of [0-9]* lines hold' "$log")
   passed=$((passed + ${line%% of*})) failed=$((failed + $(sed 's/.* of \([0-9]*\) .*/\1/' <<<"$line") - ${line%% of*}))

@@ -1,9 +1,10 @@
 // Package install tests a user's first steps: a module that requires Linstock, `go run …/cmd/linstock setup`, a
-// program, a bundle; all with an empty home directory and an empty cache.
+// program, a bundle; all with an empty home directory.
 //
-// It downloads or unpacks libtorch and compiles the shim, which takes a minute or two. It therefore runs only if
-// LINSTOCK_TEST_INSTALL=1 (make test sets it). Wheels are taken from LINSTOCK_TEST_WHEELS, a list of directories, or
-// downloaded by pip.
+// With LINSTOCK_TEST_INSTALL=1, as in make test, setup finds the libtorch and the shim of this machine. With
+// LINSTOCK_TEST_INSTALL=full, as in make verify, it finds an empty cache, downloads or unpacks libtorch and compiles the
+// shim, which takes some minutes, and then repairs damaged files. Wheels are taken from LINSTOCK_TEST_WHEELS, a list of
+// directories, or downloaded by pip.
 package install
 
 import (
@@ -199,9 +200,11 @@ func setup(t *testing.T) []string {
 }
 
 func TestInstall(t *testing.T) {
-	if os.Getenv("LINSTOCK_TEST_INSTALL") != "1" {
-		t.Skip("takes minutes and half a gigabyte: set LINSTOCK_TEST_INSTALL=1, as make test does")
+	mode := os.Getenv("LINSTOCK_TEST_INSTALL")
+	if mode == "" {
+		t.Skip("needs libtorch and the shim: set LINSTOCK_TEST_INSTALL=1, as make test does")
 	}
+	full := mode == "full"
 	m := newMachine(t)
 	m.serve()
 
@@ -216,6 +219,13 @@ func TestInstall(t *testing.T) {
 	t.Log("without libtorch the program prints what to do")
 	if out, err := m.try(dir, "./program"); err == nil || !strings.Contains(out, locate.SetupCommand) {
 		t.Fatalf("%v: %s; want the setup command", err, out)
+	}
+	if !full {
+		cache, err := locate.CacheDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.cache = cache
 	}
 	m.must(dir, "go", setup(t)...)
 	if out := m.must(dir, "./program"); out != answer {
@@ -239,6 +249,9 @@ func TestInstall(t *testing.T) {
 	m.must(dir, "sh", "-c", `eval "$(go run `+module+`/cmd/linstock env)" && test -f "$LINSTOCK_LIB" && test -d "$LIBTORCH/torch/include"`)
 
 	t.Run("Damage", func(t *testing.T) {
+		if !full {
+			t.Skip("would damage this machine's files: set LINSTOCK_TEST_INSTALL=full, as make verify does")
+		}
 		m := &machine{t: t, home: m.home, cache: m.cache, proxy: m.proxy}
 		shim := m.one("shim/*/" + locate.DefaultTorch + "/" + locate.LibName())
 		cpu := m.one("libtorch/*/torch/lib/libtorch_cpu.so")
@@ -297,8 +310,10 @@ func TestInstall(t *testing.T) {
 		m.must(dir, "go", "run", module+"/cmd/linstock", "bundle", dist)
 		m.must(dir, "go", "build", "-o", filepath.Join(dist, "program"), ".")
 		// Use another home directory, and remove the cache.
-		if err := os.Rename(m.cache, m.cache+".away"); err != nil {
-			t.Fatal(err)
+		if full {
+			if err := os.Rename(m.cache, m.cache+".away"); err != nil {
+				t.Fatal(err)
+			}
 		}
 		other := &machine{t: t, home: t.TempDir(), cache: filepath.Join(t.TempDir(), "none"), proxy: m.proxy}
 		if out := other.must(t.TempDir(), filepath.Join(dist, "program")); out != answer {

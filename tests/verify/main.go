@@ -68,6 +68,8 @@ var rows = []row{
 		target: "≥ 95 % noticed by tests, 100 % with the analyzer", command: "go run ./tests/mutate -share SHARE"},
 	{name: "sanitizers", test: "short tests with -race and with cgocheck2; AddressSanitizer, UBSan, ThreadSanitizer",
 		target: "clean", command: "tests/run.sh race cgocheck sanitize thread", tiers: true},
+	{name: "install", test: "a user's module on a machine without libtorch: setup, damaged files and their repair, a bundle",
+		target: "passes", command: "tests/run.sh setup", tiers: true},
 	{name: "last-use", test: "generated programs and the repository's tests, unchanged and rewritten by linstock go",
 		target: "20,000 programs; the same output, 0 ErrReleased, never more bytes; the same tests pass", command: "go run ./tests/lastuse -share SHARE"},
 	{name: "kill", test: "kill -9 during a checkpoint",
