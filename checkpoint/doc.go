@@ -53,7 +53,8 @@
 //	optimizer.state.N.…   the state of the optimizer for parameter N; "optimizer" holds its hyperparameters
 //	rng.cpu               the state of the CPU's random generator
 //	rng.cuda.N            the state of CUDA device N's random generator, if the run has used the device
-//	loader, schedule      the parts Loader and Schedule
+//	loader, schedule, scaler
+//	                      the parts Loader, Schedule and Scaler
 //	value.NAME            the part Value(NAME, …)
 //
 // A slice of numbers or bools is stored as a tensor with one dimension and their dtype (int64 for int), and any other

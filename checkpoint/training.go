@@ -18,7 +18,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Part is a part of a run's state besides model and optimizer: Loader, Schedule or Value.
+// Part is a part of a run's state besides model and optimizer: Loader, Schedule, Scaler or Value.
 type Part struct {
 	name string // name of its tensor
 	save func() (content, error)
@@ -39,6 +39,14 @@ func Schedule(s *optim.Scheduler) Part {
 		return Part{name: "schedule"}
 	}
 	return state("schedule", s.StateDict, s.LoadStateDict)
+}
+
+// Scaler is the state of a gradient scaler.
+func Scaler(s *optim.GradScaler) Part {
+	if s == nil {
+		return Part{name: "scaler"}
+	}
+	return state("scaler", s.StateDict, s.LoadStateDict)
 }
 
 // Value is a variable of the program under a name: a step count, the losses, the settings of a run. It may be

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/big"
 	"math/rand/v2"
@@ -286,10 +287,29 @@ func TestValuesThatCannotBeReadAreNotSaved(t *testing.T) {
 			t.Errorf("%s: a save that failed left a file: %v", name, err)
 		}
 	}
-	for _, part := range []checkpoint.Part{checkpoint.Loader(nil), checkpoint.Schedule(nil), {}} {
+	for _, part := range []checkpoint.Part{checkpoint.Loader(nil), checkpoint.Schedule(nil), checkpoint.Scaler(nil), {}} {
 		if err := checkpoint.SaveTraining(filepath.Join(t.TempDir(), "x"), &nn.Sequential{}, nil, part); err == nil {
 			t.Error("a part of nil was saved")
 		}
+	}
+}
+
+func TestScaler(t *testing.T) {
+	leak.Check(t)
+	path := filepath.Join(t.TempDir(), "x")
+	saved, err := optim.NewGradScaler(optim.InitScale(1024), optim.GrowthInterval(7))
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := saved.StateDict()
+	state["_growth_tracker"] = 3
+	loaded, err := optim.NewGradScaler()
+	if err := errors.Join(err, saved.LoadStateDict(state), checkpoint.SaveTraining(path, &nn.Sequential{}, nil, checkpoint.Scaler(saved)),
+		checkpoint.LoadTraining(path, &nn.Sequential{}, nil, checkpoint.Scaler(loaded))); err != nil {
+		t.Fatal(err)
+	}
+	if got := loaded.StateDict(); !maps.Equal(got, state) {
+		t.Errorf("the state %v was restored as %v", state, got)
 	}
 }
 
