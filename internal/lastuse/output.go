@@ -198,9 +198,6 @@ func (u *unless) add(p *Package, w *place) bool {
 	case manyTensors:
 		return p.fault == forgetElements || u.slice(w.v.Name())
 	case structure:
-		if p.hides(w.v.Type()) {
-			return false
-		}
 		for _, f := range p.fields(w.v.Type()) {
 			if path := w.v.Name() + f.path; !f.many {
 				u.name(path)

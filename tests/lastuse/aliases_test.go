@@ -8,16 +8,57 @@ import (
 //go:embed testdata/aliases.go
 var aliases string
 
-// part is a package with a struct that has a tensor which other packages cannot name.
+// part is a package with structs that have a tensor which other packages cannot name, or can name only as a promoted field.
 const part = `package part
 
 import "github.com/linstock-ml/linstock/tensor"
 
-type State struct{ H, c *tensor.Tensor }
+type T = *tensor.Tensor
 
-func New(h, c *tensor.Tensor) State { return State{h, c} }
-func (s State) C() *tensor.Tensor   { return s.c }
-func (s State) Swap() State         { return State{s.c, s.H} }
+type State struct{ H, c T }
+
+func New(h, c T) State      { return State{h, c} }
+func (s State) C() T        { return s.c }
+func (s State) Swap() State { return State{s.c, s.H} }
+
+type inner struct {
+	Hidden T
+	Items  []T
+}
+
+type Output struct {
+	inner
+	Logits T
+}
+
+func Wrap(h, l T, items ...T) Output { return Output{inner{h, items}, l} }
+func (o Output) Get() T              { return o.Hidden }
+
+type Pair struct{ X T }
+
+type Nested struct {
+	H  T
+	in Pair
+}
+
+func Nest(h, x T) Nested      { return Nested{h, Pair{x}} }
+func (n Nested) X() T         { return n.in.X }
+func (n Nested) Swap() Nested { return Nested{n.in.X, Pair{n.H}} }
+
+type Outer struct {
+	Y T
+	N Nested
+}
+
+func Around(y, h, x T) Outer { return Outer{y, Nest(h, x)} }
+
+type Of[E any] struct {
+	Y T
+	e E
+}
+
+func OfState(y, h, c T) Of[State] { return Of[State]{y, New(h, c)} }
+func (o Of[E]) E() E              { return o.e }
 `
 
 // dot imports package tensor without a name, and hides names that inserted text would use.

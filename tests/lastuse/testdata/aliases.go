@@ -378,6 +378,85 @@ func hidden() {
 	show(y)
 }
 
+// Structs of another package, with such a tensor in a struct in them.
+
+func nested() {
+	h := mk(210)
+	o := part.Wrap(h, h.Mul(2))
+	show(o.Logits)
+	show(o.Hidden)
+	show(o.Get())
+	h, x := mk(211), mk(212)
+	n := part.Nest(h, x)
+	show(n.H)
+	show(h)
+	show(x)
+	show(n.X())
+	n = n.Swap()
+	show(n.H)
+	show(n.X())
+	n.H = mk(213)
+	show(n.X())
+	n = part.Nest(mk(214), mk(215))
+	z := n.X()
+	n.H = n.X()
+	show(z)
+	show(n.H)
+	show(n.X())
+}
+
+func promoted() {
+	h := mk(216)
+	o := part.Wrap(h, mk(217))
+	y := o.Hidden
+	show(o.Logits)
+	show(h)
+	show(y)
+	y, x := mk(218), mk(219)
+	o.Hidden = y
+	show(x)
+	show(o.Get())
+	o = part.Wrap(mk(220), mk(221), y, x)
+	z := o.Items[1]
+	show(x)
+	show(z)
+	for _, z := range o.Items {
+		show(z)
+	}
+	w := mk(222)
+	o.Items[0] = w
+	show(w)
+	show(o.Items[0])
+}
+
+func around() {
+	y, h, x := mk(223), mk(224), mk(225)
+	o := part.Around(y, h, x)
+	show(y)
+	show(h)
+	show(x)
+	show(o.Y)
+	show(o.N.H)
+	show(o.N.X())
+	s := struct {
+		part.Nested
+		Z T
+	}{part.Nest(mk(226), h), x}
+	show(s.Z)
+	show(s.H)
+	h = s.X()
+	s.Nested = s.Swap()
+	show(h)
+	show(s.H)
+	show(s.X())
+	h = mk(227)
+	e := part.OfState(mk(228), h, h.Mul(2))
+	show(h)
+	show(e.Y)
+	show(e.E().H)
+	show(e.E().C())
+}
+
 // Hooks that keep their tensors, or replace them, in a model; a checkpointed function that keeps its input.
 
 func models() {
@@ -916,6 +995,9 @@ func main() {
 		unfollowed()
 		instances()
 		hidden()
+		nested()
+		promoted()
+		around()
 		models()
 		keepers()
 		iterators()
