@@ -199,6 +199,14 @@ func (c *compilation) run() (int, error) {
 		fmt.Fprintf(os.Stderr, "linstock: package %s is compiled without releases: %v\n", c.path, err)
 		return plain(c.args)
 	}
+	if id := p.taken; id != nil {
+		err := fmt.Errorf("package %s is compiled without releases: inserted text needs the name %s, which %v uses",
+			c.path, id.Name, p.Fset.Position(id.Pos()))
+		if os.Getenv(EnvStrict) != "" {
+			return 1, err
+		}
+		fmt.Fprintln(os.Stderr, "linstock:", err)
+	}
 	args, err := c.write(p, sources)
 	if err != nil {
 		return 1, err

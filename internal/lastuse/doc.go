@@ -9,13 +9,14 @@
 // autograd graph, views and running operators have references of their own.
 //
 // A place is a variable or parameter that can hold handles during one call of a function. Its type is *tensor.Tensor,
-// []*tensor.Tensor (it holds the elements), a struct (it holds those of its fields that are tensors, slices of tensors or
-// such structs; the package may name each of them, and no field's type has a type parameter), or a type that can carry a
-// handle: an option, an empty interface, a type parameter, a function. A variable is not a place if its address is taken,
-// even by a method with a pointer receiver, or if a function literal assigns it or a part of it, keeps it after the call
-// that the literal is given to, or passes it on, or if it is a named result of a function that defers a call, which may
-// recover from a panic. The body of a function literal is a function of its own, in which the captured variables are
-// not places. A literal that a range loop is over counts as kept: the loop's body runs between two parts of it.
+// []*tensor.Tensor (it holds the elements), a struct (it holds those of its fields that are tensors, slices of tensors
+// or such structs; the package may name each of them, and no field's type has a type parameter), or a type that can
+// carry a handle: an option, an empty interface, a type parameter, a function. A variable is not a place if its address
+// is taken, even by a method with a pointer receiver, or if a function literal assigns it or a part of it, keeps it
+// after the call that the literal is given to, or passes it on, or if it is a named result of a function that defers a
+// call, which may recover from a panic. The body of a function literal is a function of its own, in which the captured
+// variables are not places. A literal that a range loop is over counts as kept: the loop's body runs between two parts
+// of it.
 //
 // A temporary is the result of a call that is an operand of another call. A discarded result is one that no variable holds:
 // it is assigned to _ or compared, or the call is a statement.

@@ -175,9 +175,6 @@ func (p *Package) newBody(decl *ast.FuncDecl, lit *ast.FuncLit, sig *types.Signa
 	if len(b.params) > maxParams {
 		b.leave = "it has too many parameters"
 	}
-	if p.shadows {
-		b.leave = "the package declares bool, true or false"
-	}
 	b.findUnstable()
 	b.exclude()
 	// A parameter that is not a place is retained.

@@ -240,9 +240,9 @@ func carries(t types.Type) bool {
 	return named(t, tensorPath, "Option") || named(t, tensorPath, "BackwardOption")
 }
 
-// isStruct reports whether t is a struct with fields that are followed. One with a field whose type has a type parameter
-// is not: an instance may have more fields that are followed than the generic function sees. Nor is one that hides a
-// tensor, which the functions of another package follow: this one cannot name it, so no release can compare with it.
+// isStruct reports whether t is a struct with fields that are followed. One with a field whose type has a type
+// parameter is not: an instance may have more fields that are followed than the generic function sees. Nor is one that
+// hides a tensor, which another package's functions follow: this one cannot name it, so no release can compare with it.
 func (p *Package) isStruct(t types.Type) bool {
 	s, ok := t.Underlying().(*types.Struct)
 	if !ok || p.hides(t, false) {
@@ -301,8 +301,8 @@ func generic(t types.Type) bool {
 	return false
 }
 
-// hides reports whether a struct, or a struct in it, has tensors or slices of them to which this package cannot name the
-// path. With hidden, it cannot name the path to the struct.
+// hides reports whether a struct, or a struct in it, has tensors or slices of them to which this package cannot name
+// the path. With hidden, it cannot name the path to the struct.
 func (p *Package) hides(t types.Type, hidden bool) bool {
 	s, ok := t.Underlying().(*types.Struct)
 	if !ok {

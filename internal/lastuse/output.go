@@ -86,7 +86,7 @@ func (o *output) name(kind string) string {
 	return fmt.Sprintf("%s%s%d", prefix, kind, o.body.pkg.names)
 }
 
-// prefix is the prefix of inserted names. A file that contains such names is not rewritten.
+// prefix is the prefix of inserted names. A package with such a name is not rewritten.
 const prefix = "linstock_"
 
 // flagOf returns the name of a place's drop flag and makes the flag if there is none.

@@ -25,7 +25,7 @@ type Package struct {
 	read     func(function any) // set while facts are computed: the function's, by full name or literal, are read
 	analyses int                // of functions, by Analyze
 	names    int
-	shadows  bool // a declaration hides a name that inserted text uses
+	taken    *ast.Ident // has a name that inserted text needs; the package is then not rewritten
 	fault    fault
 }
 
@@ -56,12 +56,12 @@ func (p *Package) Analyze() Facts {
 			if len(stack) > 0 {
 				p.parent[n] = stack[len(stack)-1]
 			}
+			if id, ok := n.(*ast.Ident); ok && p.taken == nil && id != f.Name && p.takes(id) {
+				p.taken = id
+			}
 			stack = append(stack, n)
 			return true
 		})
-	}
-	for id := range p.Info.Defs {
-		p.shadows = p.shadows || id.Name == "bool" || id.Name == "true" || id.Name == "false"
 	}
 	p.facts, p.literals = Facts{}, map[*ast.FuncLit]*Func{}
 	for name, f := range p.Imports {
@@ -120,6 +120,15 @@ func (p *Package) Analyze() Facts {
 	}
 	p.read = nil
 	return own
+}
+
+// takes reports whether id has a name that inserted text declares, or declares one that it uses.
+func (p *Package) takes(id *ast.Ident) bool {
+	if o := p.Info.ObjectOf(id); o != nil && o.Parent() == nil { // a field or method
+		return false
+	}
+	_, declares := p.Info.Defs[id]
+	return strings.HasPrefix(id.Name, prefix) || declares && (id.Name == "bool" || id.Name == "true" || id.Name == "false")
 }
 
 // function returns what identifies the function to its callers: the literal, or the full name.
@@ -208,12 +217,12 @@ func (p *Package) offset(pos token.Pos) int { return p.Fset.File(pos).Offset(pos
 // have been called. Temporaries are released only if importsTensor is set: the package imports package tensor
 // directly.
 func (p *Package) Rewrite(importsTensor bool) (sources [][]byte, notes []Note) {
+	if p.taken != nil {
+		const why = "the package is compiled without releases: inserted text needs this name"
+		return make([][]byte, len(p.Files)), []Note{{p.taken.Pos(), p.taken.Name, false, why}}
+	}
 	edits := make([][]edit, len(p.Files))
 	slots := make([]bool, len(p.Files))
-	skip := make([]bool, len(p.Files))
-	for i := range p.Files {
-		skip[i] = bytes.Contains(p.Sources[i], []byte(prefix))
-	}
 	for _, r := range p.roots() {
 		var n ast.Node = r.decl
 		if r.lit != nil {
@@ -225,7 +234,7 @@ func (p *Package) Rewrite(importsTensor bool) (sources [][]byte, notes []Note) {
 				at = i
 			}
 		}
-		if at < 0 || skip[at] {
+		if at < 0 {
 			continue
 		}
 		b := p.newBody(r.decl, r.lit, r.sig)
@@ -245,7 +254,7 @@ func (p *Package) Rewrite(importsTensor bool) (sources [][]byte, notes []Note) {
 	for i, f := range p.Files {
 		types, left := p.layers(f)
 		notes = append(notes, left...)
-		if importsTensor && !skip[i] && len(types) > 0 {
+		if importsTensor && len(types) > 0 {
 			text := ""
 			for _, t := range types {
 				text += " " + prefix + "tensor.LastUseLayer[" + t + "]();"

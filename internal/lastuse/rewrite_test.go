@@ -417,6 +417,72 @@ func TestOtherGo(t *testing.T) {
 	}
 }
 
+// TestTakenName tests that a package with a name that inserted text needs is compiled without releases, and that this
+// is reported; the text of a literal, comment or build tag and the package's own name are not such names.
+func TestTakenName(t *testing.T) {
+	out, err := exec.Command("go", "list", "-export", "-f", "{{.Export}}", tensorPath).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const plain = "package p\n\nimport \"" + tensorPath + "\"\n\nfunc F(x *tensor.Tensor) *tensor.Tensor { return x.Exp().Log() }\n\n"
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	config := write("importcfg", "packagefile "+tensorPath+"="+strings.TrimSpace(string(out))+"\n")
+	lib := loadLibrary(t)
+	output, file := filepath.Join(dir, "p.a"), filepath.Join(dir, "compiled.go")
+	compiler := write("compile", "#!/bin/sh\necho '!<arch>' >"+output+"\nfor file; do :; done\ncp \"$file\" "+file+"\n")
+	for _, c := range []struct{ source, taken string }{
+		{plain, ""},
+		{"//go:build !linstock_off\n\n" + plain + "// linstock_a\nconst Metric = \"linstock_bytes\"\n", ""},
+		{strings.Replace(plain, "package p", "package linstock_p", 1), ""},
+		{plain + "type s struct{ bool, linstock_t1 bool }\n\nfunc (v s) true() bool { return v.bool && v.linstock_t1 }\n", ""},
+		{plain + "var linstock_t1 = 1\n", "linstock_t1"},
+		{plain + "func g(linstock_t1 int) {}\n", "linstock_t1"},
+		{plain + "const true = 1 > 2\n", "true"},
+		{plain + "func g(v any) {\n\tswitch bool := v.(type) {\n\tcase int:\n\t\t_ = bool\n\t}\n}\n", "bool"},
+	} {
+		p, err := parsePackage(lib, "p", "p.go", []byte(c.source))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Analyze()
+		_, notes := p.Rewrite(true)
+		listed := slices.ContainsFunc(notes, func(n Note) bool { return n.Name == c.taken && strings.Contains(n.Text, "without releases") })
+		if listed != (c.taken != "") {
+			t.Errorf("%s\nlisted: %v", c.source, notes)
+		}
+		source := write("p.go", c.source)
+		for _, strict := range []string{"", "1"} {
+			if err := os.RemoveAll(file); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv(EnvStrict, strict)
+			var code int
+			said := stderr(t, func() {
+				code = RunTool([]string{compiler, "-o", output, "-p", "p", "-lang=go1.26", "-importcfg", config, source})
+			})
+			want := ""
+			if c.taken != "" {
+				want = "linstock: package p is compiled without releases: inserted text needs the name " + c.taken + ", which " + source + ":"
+			}
+			if !strings.HasPrefix(said, want) || want == "" && said != "" || (code == 0) != (want == "" || strict == "") {
+				t.Errorf("%s\nstrict %q: exit code %d, %q", c.source, strict, code, said)
+			}
+			compiled, err := os.ReadFile(file)
+			if rewritten := strings.Contains(string(compiled), "LastUse"); rewritten != (want == "") || (err == nil) != (code == 0) {
+				t.Errorf("%s\nstrict %q: rewritten: %v, %v", c.source, strict, rewritten, err)
+			}
+		}
+	}
+}
+
 // stderr returns what f writes to os.Stderr: less than a pipe holds.
 func stderr(t *testing.T, f func()) string {
 	t.Helper()

@@ -8,7 +8,7 @@ import (
 //go:embed testdata/aliases.go
 var aliases string
 
-// part is a package with structs that have a tensor which other packages cannot name, or can name only as a promoted field.
+// part is a package with structs that have a tensor which other packages cannot name, or only as a promoted field.
 const part = `package part
 
 import "github.com/linstock-ml/linstock/tensor"
@@ -61,7 +61,7 @@ func OfState(y, h, c T) Of[State] { return Of[State]{y, New(h, c)} }
 func (o Of[E]) E() E              { return o.e }
 `
 
-// dot imports package tensor without a name, and hides names that inserted text would use.
+// dot imports package tensor without a name.
 const dot = `package dot
 
 import . "github.com/linstock-ml/linstock/tensor"
@@ -71,8 +71,6 @@ var Global = Full([]int{2}, -3.0)
 func Same() *Tensor { return Tidy(func() *Tensor { return Global }) }
 
 var Kept *Tensor
-
-const false, true = 1 < 2, 1 > 2
 
 func Flag(n int) []int {
 	x := Full([]int{2}, 87.0)
