@@ -31,7 +31,7 @@ faults and more at run time.`,
 		if !uses(pass.Pkg) {
 			return nil, nil
 		}
-		m := modules{pass: pass, done: map[*types.Struct]bool{}}
+		m := modules{pass: pass, done: map[types.Type]bool{}}
 		in := pass.ResultOf[inspect.Analyzer].(*inspector.Inspector)
 		in.Preorder([]ast.Node{(*ast.TypeSpec)(nil), (*ast.CallExpr)(nil), (*ast.StructType)(nil)}, func(n ast.Node) {
 			switch n := n.(type) {
@@ -82,7 +82,7 @@ func isModule(t types.Type) bool {
 
 type modules struct {
 	pass *analysis.Pass
-	done map[*types.Struct]bool
+	done map[types.Type]bool // underlying types
 }
 
 func (m *modules) report(f *types.Var, format string, args ...any) {
@@ -110,6 +110,10 @@ func (m *modules) tags(s *types.Struct) {
 
 // check reports the faults of a struct that is a module, and those of its parts that this package declares.
 func (m *modules) check(t types.Type) {
+	if m.done[t.Underlying()] {
+		return
+	}
+	m.done[t.Underlying()] = true
 	switch u := t.Underlying().(type) {
 	case *types.Pointer:
 		m.check(u.Elem())
@@ -125,10 +129,9 @@ func (m *modules) check(t types.Type) {
 		return
 	}
 	s, ok := t.Underlying().(*types.Struct)
-	if !ok || m.done[s] || s.NumFields() == 0 || s.Field(0).Pkg() != m.pass.Pkg {
+	if !ok || s.NumFields() == 0 || s.Field(0).Pkg() != m.pass.Pkg {
 		return
 	}
-	m.done[s] = true
 	for i := range s.NumFields() {
 		f := s.Field(i)
 		tag := nntag.Parse(reflect.StructTag(s.Tag(i)), f.Name(), f.Embedded())
@@ -139,7 +142,7 @@ func (m *modules) check(t types.Type) {
 				m.report(f, "is unexported and holds a %s, which nn does not find: export it, or tag it `nn:\"-\"`", m.name(f.Type()))
 			}
 		default:
-			m.followed(f, f.Type())
+			m.followed(f, f.Type(), map[types.Type]bool{})
 			m.check(f.Type())
 		}
 	}
@@ -147,19 +150,20 @@ func (m *modules) check(t types.Type) {
 }
 
 // followed reports fields that nn does not search.
-func (m *modules) followed(f *types.Var, t types.Type) {
-	if isTensor(t) {
+func (m *modules) followed(f *types.Var, t types.Type, seen map[types.Type]bool) {
+	if isTensor(t) || seen[t] {
 		return
 	}
+	seen[t] = true
 	switch u := t.Underlying().(type) {
 	case *types.Slice:
-		m.followed(f, u.Elem())
+		m.followed(f, u.Elem(), seen)
 	case *types.Array:
-		m.followed(f, u.Elem())
+		m.followed(f, u.Elem(), seen)
 	case *types.Map:
 		key, ok := u.Key().Underlying().(*types.Basic)
 		if ok && key.Info()&types.IsString != 0 {
-			m.followed(f, u.Elem())
+			m.followed(f, u.Elem(), seen)
 		} else if m.holds(u.Elem(), map[types.Type]bool{}) {
 			m.report(f, "holds a %s, which nn cannot search for parts: its keys must be strings, which become names in the state", m.name(t))
 		}

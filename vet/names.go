@@ -116,17 +116,23 @@ func isTensor(t types.Type) bool {
 }
 
 // holdsTensors reports whether t is a tensor, or a list, map or batch of tensors.
-func holdsTensors(t types.Type) bool {
+func holdsTensors(t types.Type) bool { return listsTensors(t, map[types.Type]bool{}) }
+
+func listsTensors(t types.Type, seen map[types.Type]bool) bool {
 	if isTensor(t) || is(t, "data", "Batch") {
 		return true
 	}
+	if seen[t] {
+		return false
+	}
+	seen[t] = true
 	switch u := t.Underlying().(type) {
 	case *types.Slice:
-		return holdsTensors(u.Elem())
+		return listsTensors(u.Elem(), seen)
 	case *types.Array:
-		return holdsTensors(u.Elem())
+		return listsTensors(u.Elem(), seen)
 	case *types.Map:
-		return holdsTensors(u.Elem()) || holdsTensors(u.Key())
+		return listsTensors(u.Elem(), seen) || listsTensors(u.Key(), seen)
 	}
 	return false
 }

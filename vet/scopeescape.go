@@ -261,14 +261,20 @@ func (r *region) isFresh(v ssa.Value) bool {
 }
 
 // mayHold reports whether a value of type t can hold a tensor, for the purpose of marking containers. An error cannot.
-func mayHold(t types.Type) bool {
+func mayHold(t types.Type) bool { return mayHoldIn(t, map[types.Type]bool{}) }
+
+func mayHoldIn(t types.Type, seen map[types.Type]bool) bool {
 	if holdsTensors(t) {
 		return true
 	}
+	if seen[t] {
+		return false
+	}
+	seen[t] = true
 	switch u := t.Underlying().(type) {
 	case *types.Struct:
 		for f := range u.Fields() {
-			if mayHold(f.Type()) {
+			if mayHoldIn(f.Type(), seen) {
 				return true
 			}
 		}
@@ -282,11 +288,11 @@ func mayHold(t types.Type) bool {
 		}
 		return holdsTensors(u.Elem())
 	case *types.Slice:
-		return mayHold(u.Elem())
+		return mayHoldIn(u.Elem(), seen)
 	case *types.Array:
-		return mayHold(u.Elem())
+		return mayHoldIn(u.Elem(), seen)
 	case *types.Map:
-		return mayHold(u.Elem())
+		return mayHoldIn(u.Elem(), seen)
 	case *types.Interface:
 		return !types.Identical(t, types.Universe.Lookup("error").Type())
 	}
@@ -505,12 +511,12 @@ func (r *region) check() {
 				}
 			}
 		case *ssa.Send:
-			if r.fresh[i.X] && !r.local(i.Chan) {
+			if r.fresh[i.X] && !r.local(i.Chan, map[ssa.Value]bool{}) {
 				say(i.Pos(), "sent to a channel", "Keep")
 			}
 		case *ssa.Select:
 			for _, st := range i.States {
-				if st.Dir == types.SendOnly && r.fresh[st.Send] && !r.local(st.Chan) {
+				if st.Dir == types.SendOnly && r.fresh[st.Send] && !r.local(st.Chan, map[ssa.Value]bool{}) {
 					say(st.Pos, "sent to a channel", "Keep")
 				}
 			}
@@ -567,16 +573,20 @@ func (r *region) returned(ret *ssa.Return, v ssa.Value, say func(token.Pos, stri
 }
 
 // local reports whether a channel is made in the region.
-func (r *region) local(v ssa.Value) bool {
+func (r *region) local(v ssa.Value, seen map[ssa.Value]bool) bool {
+	if seen[v] {
+		return false
+	}
+	seen[v] = true
 	switch v := v.(type) {
 	case *ssa.MakeChan:
 		return true
 	case *ssa.ChangeType:
-		return r.local(v.X)
+		return r.local(v.X, seen)
 	case *ssa.UnOp:
 		if a, ok := origin(v.X).(*ssa.Alloc); ok && r.has(a.Parent()) {
 			for _, val := range storedIn(a) {
-				if r.local(val) {
+				if r.local(val, seen) {
 					return true
 				}
 			}

@@ -328,3 +328,36 @@ func stateOnly(m *model, x *tensor.Tensor) (state *tensor.Tensor, err error) {
 	})
 	return state, err
 }
+
+type node struct {
+	value    float64
+	children []node
+}
+
+type tree map[string]tree
+
+// recursive: a type that contains itself.
+func recursive(m *model, n node, t tree, x *tensor.Tensor) (sum float64, err error) {
+	err = tensor.WithScope(func() error {
+		for _, c := range n.children {
+			sum += c.value
+		}
+		for _, c := range t {
+			sum += float64(len(c))
+		}
+		m.hidden = x.Mul(sum) // want `stored in a field`
+		return nil
+	})
+	return sum, err
+}
+
+// swapped: neither channel is made in the scope.
+func swapped(in, out chan *tensor.Tensor, x *tensor.Tensor) error {
+	return tensor.WithScope(func() error {
+		a, b := in, out
+		a, b = b, a
+		go func() { <-a; <-b }()
+		a <- x.Mul(2) // want `sent to a channel`
+		return nil
+	})
+}

@@ -96,3 +96,21 @@ type tags struct {
 	B *tensor.Tensor `nn:",buffer,optional"`
 	C *nn.Linear     `nn:",optional" json:",omitempty"`
 }
+
+type tree map[string]tree
+
+type lists []lists
+
+type knot *knot
+
+type recursive struct {
+	Tree  tree
+	Lists lists
+	Knot  knot
+	Parts []recursive
+	w     *tensor.Tensor // want `w is unexported`
+}
+
+func (r *recursive) Forward(x *tensor.Tensor) *tensor.Tensor { return x }
+
+func useTree(t tree) { nn.Parameters(t) }
