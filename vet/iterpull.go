@@ -58,7 +58,11 @@ match locking at coroutine creation". Range over the iterator instead.`,
 		}
 		each(func(_ *ssa.Function, call ssa.CallInstruction, v ssa.Value) {
 			if s.scopedIterator(v) {
-				report(pass, analysis.Diagnostic{Pos: call.Pos(), Message: callee(call.Common()).Name() +
+				what := "this function"
+				if f := callee(call.Common()); f != nil { // it is no literal
+					what = f.Name()
+				}
+				report(pass, analysis.Diagnostic{Pos: call.Pos(), Message: what +
 					" runs a scoped iterator on another goroutine: its scopes do not hold what is made here; range over it instead"})
 			}
 		})

@@ -104,6 +104,20 @@ func values(n int) iter.Seq[float64] {
 	}
 }
 
+func literals(l *data.Loader) {
+	go func(seq iter.Seq2[data.Batch, error]) { // want `this function runs a scoped iterator`
+		next, stop := iter.Pull2(seq)
+		defer stop()
+		next()
+	}(l.Batches())
+	first := func(seq iter.Seq[*tensor.Tensor]) {
+		next, stop := iter.Pull(seq)
+		defer stop()
+		next()
+	}
+	first(inputs(l)) // want `this function runs a scoped iterator`
+}
+
 func fine(l *data.Loader) {
 	next, stop := iter.Pull(values(3))
 	defer stop()
