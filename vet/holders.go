@@ -20,7 +20,7 @@ func releases(fn *ssa.Function, v ssa.Value) bool {
 		if f == nil || !unpinners[nameOf(f)] && !(letGo[f.Name()] && holder(c)) && f.Name() != "KeepAlive" {
 			return
 		}
-		for _, a := range c.Args {
+		for _, a := range arguments(c) {
 			found = found || hangsOn(a, v, 0)
 		}
 	})
@@ -74,7 +74,8 @@ func hangsOn(v, from ssa.Value, depth int) bool {
 
 // holder reports whether a call is a method of a holder: a struct with lists of pinned tensors.
 func holder(c *ssa.CallCommon) bool {
-	return len(c.Args) > 0 && holderType(c.Args[0].Type()) != nil
+	args := arguments(c)
+	return len(args) > 0 && holderType(args[0].Type()) != nil
 }
 
 func holderType(t types.Type) *types.Named {
@@ -203,7 +204,7 @@ func heldBy(v ssa.Value, depth int) ssa.Value {
 	switch v := v.(type) {
 	case *ssa.Call:
 		if f := callee(&v.Call); f != nil && f.Signature().Recv() != nil && holder(&v.Call) {
-			return rootOf(v.Call.Args[0])
+			return rootOf(arguments(&v.Call)[0])
 		}
 	case *ssa.UnOp:
 		if f, ok := v.X.(*ssa.FieldAddr); ok && holderType(f.X.Type()) != nil && carries(v.Type()) {
@@ -265,11 +266,11 @@ func (k *keeper) later(call *ssa.Call, root ssa.Value) bool {
 }
 
 func letsGo(c *ssa.CallCommon, root ssa.Value) bool {
-	f := callee(c)
-	if f == nil || !letGo[f.Name()] || len(c.Args) == 0 {
+	f, args := callee(c), arguments(c)
+	if f == nil || !letGo[f.Name()] || len(args) == 0 {
 		return false
 	}
-	got := rootOf(c.Args[0])
+	got := rootOf(args[0])
 	return got == root || heldIn(got, root)
 }
 

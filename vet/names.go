@@ -2,6 +2,7 @@ package vet
 
 import (
 	"go/types"
+	"slices"
 	"strings"
 
 	"golang.org/x/tools/go/ssa"
@@ -157,6 +158,18 @@ func static(c *ssa.CallCommon) *ssa.Function {
 		fn = fn.Origin()
 	}
 	return fn
+}
+
+// arguments returns the arguments of a call, the receiver of a method first. A method value, as in f := x.Keep; f(), has
+// bound it.
+func arguments(c *ssa.CallCommon) []ssa.Value {
+	if c.IsInvoke() {
+		return append([]ssa.Value{c.Value}, c.Args...)
+	}
+	if bound, ok := c.Value.(*ssa.MakeClosure); ok && callee(c) != nil { // a literal has no name
+		return append(slices.Clone(bound.Bindings), c.Args...)
+	}
+	return c.Args
 }
 
 func called(c *ssa.CallCommon) name { return nameOf(callee(c)) }

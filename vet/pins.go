@@ -20,7 +20,7 @@ func handleRead(v ssa.Value) (owner ssa.Value) {
 		}
 	case *ssa.Call:
 		if called(&v.Call) == handleOf {
-			return v.Call.Args[0]
+			return arguments(&v.Call)[0]
 		}
 	}
 	return nil
@@ -133,7 +133,7 @@ func (k *keeper) pins(fn *ssa.Function) {
 				}
 			})
 			if call, ok := i.(ssa.CallInstruction); ok && unpinners[called(call.Common())] && !letGo[fn.Name()] {
-				for _, t := range tensorsIn(call.Common().Args) {
+				for _, t := range tensorsIn(arguments(call.Common())) {
 					// The function around a literal has pinned what the literal captures.
 					if _, captured := rootOf(t).(*ssa.FreeVar); !captured && s.of(t)&free != 0 {
 						say(where(i, t), "%s is unpinned without a pin: it can be freed while it is in use", k.text(t))
@@ -200,7 +200,7 @@ func (k *keeper) step(i ssa.Instruction, s states) {
 	switch i := i.(type) {
 	case *ssa.Defer:
 		if unpinners[called(&i.Call)] {
-			for _, t := range tensorsIn(i.Call.Args) {
+			for _, t := range tensorsIn(arguments(&i.Call)) {
 				hand(s, t)
 			}
 		} else if c, ok := i.Call.Value.(*ssa.MakeClosure); ok {
@@ -216,7 +216,7 @@ func (k *keeper) step(i ssa.Instruction, s states) {
 		}
 	case *ssa.Call:
 		if unpinners[called(&i.Call)] {
-			for _, t := range tensorsIn(i.Call.Args) {
+			for _, t := range tensorsIn(arguments(&i.Call)) {
 				if s.of(t) != none {
 					s.set(t, free)
 				}
@@ -338,7 +338,7 @@ func learn(cond ssa.Value, so bool, s states) {
 }
 
 func pinAll(c *ssa.Call, hands bool, s states) {
-	for _, t := range tensorsIn(c.Call.Args) {
+	for _, t := range tensorsIn(arguments(&c.Call)) {
 		if hands {
 			s.set(t, handed)
 		} else {

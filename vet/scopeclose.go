@@ -115,14 +115,14 @@ func (u *scopeUses) follow(v ssa.Value, home *ssa.Function, seen map[ssa.Value]b
 				}
 			}
 		case ssa.CallInstruction:
-			c := use.Common()
-			if called(c) == closeScope && len(c.Args) > 0 && c.Args[0] == v {
+			c, args := use.Common(), arguments(use.Common())
+			if called(c) == closeScope && args[0] == v {
 				if g, ok := use.(*ssa.Go); ok {
 					u.remote = g.Pos()
 				} else {
 					u.closes[use] = true
 				}
-			} else if recv := callee(c); recv == nil || recv.Signature().Recv() == nil || nameOf(recv) == "" || c.Args[0] != v {
+			} else if recv := callee(c); recv == nil || recv.Signature().Recv() == nil || nameOf(recv) == "" || args[0] != v {
 				u.else_ = true
 			}
 		case *ssa.BinOp, *ssa.FieldAddr, *ssa.DebugRef:
@@ -135,11 +135,15 @@ func (u *scopeUses) follow(v ssa.Value, home *ssa.Function, seen map[ssa.Value]b
 // closedIn records that a function literal closes the scope. If the literal is deferred or called here, that closes the
 // scope here; in a goroutine it is wrong; otherwise the effect is unknown.
 func (u *scopeUses) closedIn(literal *ssa.MakeClosure, at ssa.Instruction) {
+	pos := at.Pos()
+	if !pos.IsValid() { // the literal is a method value, as in c := scope.Close
+		pos = literal.Pos()
+	}
 	uses := *literal.Referrers()
 	for _, use := range uses {
 		switch use := use.(type) {
 		case *ssa.Go:
-			u.remote = at.Pos()
+			u.remote = pos
 		case *ssa.Defer:
 			if use.Call.Value == literal {
 				u.closes[use] = true
@@ -152,7 +156,7 @@ func (u *scopeUses) closedIn(literal *ssa.MakeClosure, at ssa.Instruction) {
 			case use.Call.Value == literal:
 				u.closes[use] = true
 			case spawns(f):
-				u.remote = at.Pos()
+				u.remote = pos
 			case runsNow(f):
 				u.closes[use] = true
 			default:

@@ -140,14 +140,14 @@ func (r *region) findFresh() {
 		if !ok {
 			return
 		}
-		c := call.Common()
-		switch called(c) {
+		args := arguments(call.Common())
+		switch called(call.Common()) {
 		case keep, moveOut:
-			r.keeps(c.Args[0])
+			r.keeps(args[0])
 		case replace:
-			r.keeps(c.Args[1])
+			r.keeps(args[1])
 		case adopt:
-			for _, a := range c.Args[1:] {
+			for _, a := range args[1:] {
 				r.keeps(a)
 			}
 		}
@@ -327,7 +327,8 @@ func (r *region) freshCall(c *ssa.CallCommon) bool {
 		case notFresh[n]:
 			return false
 		case strings.HasSuffix(f.Name(), "_"):
-			return len(c.Args) > 0 && r.fresh[c.Args[0]]
+			args := arguments(c)
+			return len(args) > 0 && r.fresh[args[0]]
 		case pkg == "tensor" || n == "autograd.Grad" || n == "autograd.Apply" || n == "checkpoint.File.Tensor":
 			return f.Exported() && n != "tensor.Scope.Entries"
 		case pkg == "nn":
@@ -359,8 +360,8 @@ func pkgOf(f *types.Func) *types.Package {
 }
 
 func givenTensors(c *ssa.CallCommon, f *types.Func) bool {
-	args := c.Args
-	if f != nil && f.Signature().Recv() != nil && !c.IsInvoke() {
+	args := arguments(c)
+	if f != nil && f.Signature().Recv() != nil {
 		args = args[1:]
 	}
 	for _, a := range args {
@@ -527,10 +528,10 @@ func (r *region) check() {
 				}
 			}
 		case ssa.CallInstruction:
-			c := i.Common()
-			if f := callee(c); stores(f) && len(c.Args) > 1 {
-				for _, a := range c.Args[1:] {
-					if how, _ := r.outer(c.Args[0]); how != "" && r.fresh[a] {
+			args := arguments(i.Common())
+			if f := callee(i.Common()); stores(f) && len(args) > 1 {
+				for _, a := range args[1:] {
+					if how, _ := r.outer(args[0]); how != "" && r.fresh[a] {
 						say(i.Pos(), "stored in a "+namedOf(f.Signature().Recv().Type()).Obj().Name()+" from outside", "")
 					}
 				}

@@ -361,3 +361,32 @@ func swapped(in, out chan *tensor.Tensor, x *tensor.Tensor) error {
 		return nil
 	})
 }
+
+// bound calls method values.
+func bound(m *model, s *tensor.Scope, x *tensor.Tensor) (last *tensor.Tensor, err error) {
+	err = tensor.WithScope(func() error {
+		y, z, v := x.Mul(2), x.Mul(3), x.Mul(4)
+		keep := y.Keep
+		keep()
+		m.hidden = y
+		later := z.Keep
+		defer later()
+		m.all[0] = z
+		adopt := s.Adopt
+		if err := adopt(v); err != nil {
+			return err
+		}
+		m.named["v"] = v
+		out := x.Mul(5).MoveOut
+		last = out()
+		mul := x.Mul
+		m.hidden = mul(6) // want `stored in a field`
+		state, forward := m.weight, m.lin.Forward
+		m.all[1] = state()
+		m.all[2] = forward(x) // want `stored in a list`
+		store := m.cur.Store
+		store(x.Mul(7)) // want `stored in a Pointer from outside`
+		return nil
+	})
+	return last, err
+}

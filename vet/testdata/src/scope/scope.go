@@ -155,3 +155,23 @@ func ownGoroutine() {
 		defer s.Close()
 	}()
 }
+
+func methodValue() error {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return err
+	}
+	closeScope := s.Close
+	defer closeScope()
+	return nil
+}
+
+func methodValueElsewhere() error {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return err
+	}
+	closeScope := s.Close // want `the scope is closed on another goroutine`
+	go closeScope()
+	return nil
+}
