@@ -15,9 +15,9 @@ var LayerContract = &analysis.Analyzer{
 
 The contract of nn.Layer: Forward borrows its argument, and returns a new tensor or
 its argument. "linstock go" releases tensors by it, so that a layer which breaks it
-makes a later use fail with ErrReleased. Reported is a method Forward that stores
-its argument, sends it, gives it to a goroutine, or returns a
-tensor from a field of the layer or a package variable. Alias makes a handle that may be kept or returned.`,
+makes a later use fail with ErrReleased. Reported is a method Forward that stores its
+argument in the layer or a package variable, sends it, gives it to a goroutine, or
+returns a tensor from a field of the layer or a package variable. Alias makes a handle that may be kept or returned.`,
 	Run: func(pass *analysis.Pass) (any, error) {
 		if !uses(pass.Pkg) {
 			return nil, nil

@@ -16,7 +16,7 @@ type fate struct {
 	part     bool // an element or field of it is assigned
 	into     []*place
 	consumer *ast.CallExpr // the call of which it is an operand
-	stored   bool          // it escapes: stored, sent, or passed to a goroutine or to panic
+	stored   bool          // it escapes: stored where it outlives the call, sent, or passed to a goroutine or to panic
 	ranged   bool          // a range loop may call it, or what it carries, between its iterations
 	why      string
 }
@@ -89,9 +89,9 @@ func (b *body) target(l ast.Expr) fate {
 	}
 	switch l := l.(type) {
 	case *ast.IndexExpr:
-		return stored("it is stored in an element")
+		return fate{escapes: true, stored: b.outlives(l), why: "it is stored in an element"}
 	case *ast.SelectorExpr:
-		return stored("it is stored in a field or package variable")
+		return fate{escapes: true, stored: b.outlives(l), why: "it is stored in a field or package variable"}
 	case *ast.Ident:
 		if v, ok := b.pkg.Info.ObjectOf(l).(*types.Var); ok {
 			if why := b.untaken[v]; why != "" {
@@ -103,6 +103,19 @@ func (b *body) target(l ast.Expr) fate {
 		}
 	}
 	return escape("it is stored in a variable that is not a place")
+}
+
+// outlives reports whether l is a part of what outlives the call: of a parameter or a package variable. A local variable may
+// be all that points to its parts.
+func (b *body) outlives(l ast.Expr) bool {
+	of, _ := b.root(l)
+	v, ok := of.(*types.Var)
+	return ok && (slices.Contains(b.params, v) || global(v)) || isPackage(of)
+}
+
+// inValue returns the fate of what is an element of a literal that is not followed.
+func (b *body) inValue(lit ast.Expr) fate {
+	return fate{escapes: true, stored: b.fate(lit).stored, why: "it is stored in a struct, map or array"}
 }
 
 func (b *body) fate(e ast.Expr) fate {
@@ -132,15 +145,16 @@ func (b *body) fate(e ast.Expr) fate {
 		if b.pkg.element(p, e) {
 			return b.fate(p)
 		}
-		return stored("it is stored in a struct, map or array")
+		return b.inValue(p)
 	case *ast.KeyValueExpr:
-		if lit, ok := b.pkg.parent[p].(*ast.CompositeLit); ok && b.pkg.element(lit, p) {
+		lit := b.pkg.parent[p].(*ast.CompositeLit)
+		if b.pkg.element(lit, p) {
 			return b.fate(lit)
 		}
-		return stored("it is stored in a struct, map or array")
+		return b.inValue(lit)
 	case *ast.UnaryExpr:
 		if _, ok := e.(*ast.CompositeLit); ok && p.Op == token.AND {
-			return stored("it is stored in a struct, map or array")
+			return b.inValue(p)
 		}
 	case *ast.IndexExpr:
 		if p.X != e {
@@ -317,7 +331,7 @@ func (b *body) assignedTo(e ast.Expr, variable func(ast.Expr) bool) bool {
 func (b *body) fateIn(e ast.Expr, t types.Type) fate {
 	if t != nil && !b.pkg.holds(t) {
 		if _, basic := t.Underlying().(*types.Basic); !basic {
-			return escape("it goes into a value that is not followed")
+			return fate{escapes: true, stored: b.fate(e).stored, why: "it goes into a value that is not followed"}
 		}
 	}
 	return b.fate(e)

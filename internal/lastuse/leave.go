@@ -40,11 +40,25 @@ func (b *body) leaveBy(st *state, ev *event, out *output) {
 // variable, or what one of them holds. It returns "" for all others: what a local variable holds may have been made in
 // this call.
 func (b *body) keptIn(e ast.Expr) (name string) {
+	switch of, field := b.root(e); {
+	case isPackage(of) || of == types.Object(b.params[0]):
+		return field
+	case global(of) && field == "":
+		return of.Name()
+	case global(of):
+		return field
+	}
+	return ""
+}
+
+// root returns the variable of which e is a part, or the package of another package's variable, and the name of the last
+// field on the way. The variable is nil for all others.
+func (b *body) root(e ast.Expr) (of types.Object, field string) {
 	for {
 		switch x := ast.Unparen(e).(type) {
 		case *ast.SelectorExpr:
-			if name == "" {
-				name = x.Sel.Name
+			if field == "" {
+				field = x.Sel.Name
 			}
 			e = x.X
 		case *ast.IndexExpr:
@@ -52,21 +66,22 @@ func (b *body) keptIn(e ast.Expr) (name string) {
 		case *ast.StarExpr:
 			e = x.X
 		case *ast.Ident:
-			obj := b.pkg.Info.Uses[x]
-			if _, ok := obj.(*types.PkgName); ok || obj == b.params[0] {
-				return name
-			}
-			if v, ok := obj.(*types.Var); !ok || v.Parent() != v.Pkg().Scope() {
-				return ""
-			}
-			if name == "" {
-				name = x.Name
-			}
-			return name
+			return b.pkg.Info.ObjectOf(x), field
 		default:
-			return ""
+			return nil, ""
 		}
 	}
+}
+
+func isPackage(o types.Object) bool {
+	_, ok := o.(*types.PkgName)
+	return ok
+}
+
+// global reports whether o is a package variable.
+func global(o types.Object) bool {
+	v, ok := o.(*types.Var)
+	return ok && v.Pkg() != nil && v.Parent() == v.Pkg().Scope()
 }
 
 // returned returns the vals of the results.

@@ -62,6 +62,53 @@ func (recurrent) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return s.h
 }
 
+type entry struct{ x *tensor.Tensor }
+
+type memory struct {
+	named   map[string]*tensor.Tensor
+	pair    [2]*tensor.Tensor
+	entries []*entry
+}
+
+func (m *memory) Forward(x *tensor.Tensor) *tensor.Tensor {
+	m.named = map[string]*tensor.Tensor{"x": x} // want `Forward keeps its argument \(it is stored in a struct, map or array\)`
+	(*m).named["x"] = x                         // want `Forward keeps its argument \(it is stored in an element\)`
+	m.pair = [2]*tensor.Tensor{1: x}            // want `Forward keeps its argument`
+	m.entries = append(m.entries, &entry{x})    // want `Forward keeps its argument`
+	m.entries[0].x = x                          // want `Forward keeps its argument`
+	return x
+}
+
+type rows []*tensor.Tensor
+
+func (r rows) Forward(x *tensor.Tensor) *tensor.Tensor {
+	r[0] = x // want `Forward keeps its argument`
+	return x
+}
+
+type stepper struct{ w *tensor.Tensor }
+
+func (l *stepper) step(s *state) { s.h = s.h.Mul(l.w) }
+
+// What a local variable holds ends with the call.
+func (l *stepper) Forward(x *tensor.Tensor) *tensor.Tensor {
+	s := &state{h: x}
+	s.all = []*tensor.Tensor{x}
+	for range 3 {
+		l.step(s)
+	}
+	in := map[string]*tensor.Tensor{"x": x}
+	in["y"] = x
+	both := [2]*tensor.Tensor{x, s.h}
+	both[0] = x
+	var entries []*entry
+	entries = append(entries, &entry{x}, &entry{in["x"]})
+	if len(entries) == 0 {
+		return both[0].Mul(in["y"])
+	}
+	return s.h
+}
+
 type good struct{ last *tensor.Tensor }
 
 func (g *good) Forward(x *tensor.Tensor) *tensor.Tensor {
