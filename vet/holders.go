@@ -116,7 +116,7 @@ func (k *keeper) holders(fn *ssa.Function) {
 // undone checks that a list of pinned tensors is unpinned or passed on, on every path.
 func (k *keeper) undone(fn *ssa.Function) {
 	check := func(from ssa.Instruction, held, failure ssa.Value) {
-		end := open(from, failure, func(i ssa.Instruction) bool {
+		end := open(from, held, failure, func(i ssa.Instruction) bool {
 			if _, again := i.(*ssa.Store); again && i == from {
 				return true
 			}

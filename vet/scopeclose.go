@@ -34,6 +34,18 @@ report a scope that is returned, stored or passed to another function.`,
 	},
 }
 
+// resultsOf returns the results of a call of NewScope, nil for one that is not used.
+func resultsOf(opened *ssa.Call) (scope, failure ssa.Value) {
+	for _, use := range *opened.Referrers() {
+		if e, ok := use.(*ssa.Extract); ok && e.Index == 0 {
+			scope = e
+		} else if ok {
+			failure = e
+		}
+	}
+	return scope, failure
+}
+
 // scopeUses collects the uses of a scope.
 type scopeUses struct {
 	closes map[ssa.Instruction]bool // Close, called or deferred
@@ -42,14 +54,7 @@ type scopeUses struct {
 }
 
 func checkScope(pass *analysis.Pass, opened *ssa.Call) {
-	var scope, failure ssa.Value
-	for _, use := range *opened.Referrers() {
-		if e, ok := use.(*ssa.Extract); ok && e.Index == 0 {
-			scope = e
-		} else if ok {
-			failure = e
-		}
-	}
+	scope, failure := resultsOf(opened)
 	u := &scopeUses{closes: map[ssa.Instruction]bool{}}
 	if scope != nil {
 		u.follow(scope, opened.Parent(), map[ssa.Value]bool{})
@@ -61,7 +66,7 @@ func checkScope(pass *analysis.Pass, opened *ssa.Call) {
 	if u.else_ {
 		return
 	}
-	end := open(opened, failure, func(i ssa.Instruction) bool { return u.closes[i] })
+	end := open(opened, scope, failure, func(i ssa.Instruction) bool { return u.closes[i] })
 	if end == nil {
 		return
 	}
@@ -192,8 +197,8 @@ func spawns(f *types.Func) bool {
 }
 
 // open returns the instruction where a path from from ends, or comes back to it, without passing one that closes what
-// it opened, and nil if there is none. It ignores paths on which failure is not nil.
-func open(from ssa.Instruction, failure ssa.Value, closes func(ssa.Instruction) bool) ssa.Instruction {
+// it opened, and nil if there is none. It ignores paths on which failure is not nil, or what was opened is nil.
+func open(from ssa.Instruction, opened, failure ssa.Value, closes func(ssa.Instruction) bool) ssa.Instruction {
 	seen := map[*ssa.BasicBlock]bool{}
 	var walk func(b *ssa.BasicBlock, at int) ssa.Instruction
 	walk = func(b *ssa.BasicBlock, at int) ssa.Instruction {
@@ -213,7 +218,7 @@ func open(from ssa.Instruction, failure ssa.Value, closes func(ssa.Instruction) 
 			}
 		}
 		for k, next := range b.Succs {
-			if seen[next] || cond != nil && refused(cond, failure, k == 0) {
+			if seen[next] || cond != nil && refused(cond, opened, failure, k == 0) {
 				continue
 			}
 			seen[next] = true
@@ -229,23 +234,31 @@ func open(from ssa.Instruction, failure ssa.Value, closes func(ssa.Instruction) 
 func index(i ssa.Instruction) int { return slices.Index(i.Block().Instrs, i) }
 
 // refused reports whether cond having the value so means that NewScope failed and there is no scope.
-func refused(cond, failure ssa.Value, so bool) bool {
-	c, ok := cond.(*ssa.BinOp)
-	if !ok || failure == nil || c.Op != token.NEQ && c.Op != token.EQL {
-		return false
+func refused(cond, scope, failure ssa.Value, so bool) bool {
+	switch c := cond.(type) {
+	case *ssa.Call:
+		f := callee(&c.Call)
+		return so && f != nil && f.Pkg() != nil && f.Pkg().Path() == "errors" && (f.Name() == "Is" || f.Name() == "As") && holds(c.Call.Args[0], failure)
+	case *ssa.BinOp:
+		if c.Op != token.NEQ && c.Op != token.EQL {
+			return false
+		}
+		isNil := so == (c.Op == token.EQL)
+		nilled := func(v ssa.Value) bool {
+			k, ok := v.(*ssa.Const)
+			return ok && k.IsNil()
+		}
+		is := func(want ssa.Value) bool { return holds(c.X, want) && nilled(c.Y) || holds(c.Y, want) && nilled(c.X) }
+		return is(failure) && !isNil || is(scope) && isNil
 	}
-	nilled := func(v ssa.Value) bool {
-		k, ok := v.(*ssa.Const)
-		return ok && k.IsNil()
-	}
-	if !(holds(c.X, failure) && nilled(c.Y) || holds(c.Y, failure) && nilled(c.X)) {
-		return false
-	}
-	return so == (c.Op == token.NEQ)
+	return false
 }
 
 // holds reports whether v is want, or is read from the variable in which want has just been stored.
 func holds(v, want ssa.Value) bool {
+	if want == nil {
+		return false
+	}
 	if v == want {
 		return true
 	}

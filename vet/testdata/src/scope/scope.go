@@ -156,6 +156,30 @@ func ownGoroutine() {
 	}()
 }
 
+// refused: there is no scope to close.
+func refused() error {
+	s, err := tensor.NewScope()
+	if errors.Is(err, tensor.ErrScope) {
+		return errors.New("busy")
+	}
+	if e := new(tensor.Error); errors.As(err, &e) {
+		return e
+	}
+	if s == nil {
+		return err
+	}
+	return s.Close()
+}
+
+// Others than ErrScope are not excluded.
+func notRefused() error {
+	s, err := tensor.NewScope() // want `the scope is not closed on all paths`
+	if !errors.Is(err, tensor.ErrScope) {
+		return err
+	}
+	return s.Close()
+}
+
 func methodValue() error {
 	s, err := tensor.NewScope()
 	if err != nil {

@@ -44,7 +44,14 @@ func (t *Tensor) RegisterHook(f func(grad *Tensor) (*Tensor, error)) (func(), er
 func Data[T any](t *Tensor) ([]T, error)     { return nil, nil }
 func Item[T any](t *Tensor) (v T, err error) { return v, nil }
 
-var ErrReleased = errors.New("released")
+var (
+	ErrReleased = errors.New("released")
+	ErrScope    = errors.New("scope")
+)
+
+type Error struct{ Op string }
+
+func (e *Error) Error() string { return e.Op }
 
 type op struct{}
 
