@@ -17,8 +17,8 @@ var ScopeEscape = &analysis.Analyzer{
 	Doc: `report tensors that leave their scope without Keep or MoveOut
 
 A tensor that is made in a scope (in tensor.WithScope, tensor.Tidy, the body of a loop
-over loader.Batches, or the rest of a function after tensor.NewScope) is freed when the
-scope closes. The analyzer reports such a tensor, or a list, map or struct that holds
+over loader.Batches, or between tensor.NewScope and Close) is freed when the scope
+closes. The analyzer reports such a tensor, or a list, map or struct that holds
 one, if it is stored in a variable or field from outside the scope, sent to a channel
 from outside, or returned, and Keep, MoveOut, Adopt or Replace is not called on it.`,
 	Requires: []*analysis.Analyzer{sourceAnalyzer},
@@ -43,8 +43,8 @@ type region struct {
 	src       *source
 	base      *ssa.Function
 	kind      bodyKind
-	open      ssa.Instruction   // where NewScope opens it, in base; nil for the body of WithScope and the like
-	closed    []ssa.Instruction // calls of Close that are not deferred
+	open      *opening               // where base opens it; nil for the body of WithScope and the like
+	literals  map[*ssa.Function]bool // whether the literals of base run while it is open
 	fns       []*ssa.Function
 	kept      map[ssa.Value]bool
 	fresh     map[ssa.Value]bool
@@ -53,6 +53,7 @@ type region struct {
 
 // opened reports whether a function opens and closes a scope itself, and records where.
 func (r *region) opened() bool {
+	var opened *ssa.Call
 	closes := false
 	instructions(r.base, func(i ssa.Instruction) {
 		call, ok := i.(ssa.CallInstruction)
@@ -61,14 +62,11 @@ func (r *region) opened() bool {
 		}
 		switch called(call.Common()) {
 		case newScope:
-			if r.open == nil {
-				r.open = i
+			if c, ok := i.(*ssa.Call); ok && opened == nil {
+				opened = c
 			}
 		case closeScope:
 			closes = true
-			if _, ok := i.(*ssa.Call); ok {
-				r.closed = append(r.closed, i)
-			}
 		}
 		if d, ok := i.(*ssa.Defer); ok && literal(d.Call.Value) != nil {
 			instructions(literal(d.Call.Value), func(i ssa.Instruction) {
@@ -78,7 +76,11 @@ func (r *region) opened() bool {
 			})
 		}
 	})
-	return r.open != nil && closes
+	if opened == nil || !closes {
+		return false
+	}
+	r.open, r.literals = openAfter(opened), map[*ssa.Function]bool{}
+	return true
 }
 
 func (r *region) collect(fn *ssa.Function) {
@@ -118,18 +120,45 @@ func (r *region) has(fn *ssa.Function) bool {
 
 // in reports whether an instruction runs while the scope is open.
 func (r *region) in(i ssa.Instruction) bool {
-	if r.open == nil || i.Parent() != r.base {
+	switch {
+	case r.open == nil:
 		return true
+	case i.Parent() != r.base:
+		return r.runsIn(i.Parent())
 	}
-	if !before(r.open, i) {
-		return false
+	return r.open.at(i)
+}
+
+// runsIn reports whether a literal is made, called and passed on only where the scope is open, and not returned.
+func (r *region) runsIn(fn *ssa.Function) bool {
+	in, known := r.literals[fn]
+	if known {
+		return in
 	}
-	for _, c := range r.closed {
-		if before(c, i) {
-			return false
+	in = true
+	use := func(i ssa.Instruction) {
+		_, returned := i.(*ssa.Return)
+		in = in && !returned && r.in(i)
+	}
+	instructions(fn.Parent(), func(i ssa.Instruction) {
+		for _, o := range i.Operands(nil) {
+			if *o == nil || literal(*o) != fn {
+				continue
+			}
+			use(i)
+			if st, ok := i.(*ssa.Store); ok && st.Val == *o {
+				if a, ok := st.Addr.(*ssa.Alloc); ok { // a variable that other literals capture
+					for _, read := range *a.Referrers() {
+						if _, ok := read.(*ssa.UnOp); ok {
+							use(read)
+						}
+					}
+				}
+			}
 		}
-	}
-	return true
+	})
+	r.literals[fn] = in
+	return in
 }
 
 // findFresh marks the values that hold tensors made in the scope.

@@ -233,11 +233,64 @@ func (s *source) inScope(i ssa.Instruction) bool {
 	}
 	found := false
 	instructions(i.Parent(), func(o ssa.Instruction) {
-		if c, ok := o.(*ssa.Call); ok && called(&c.Call) == newScope && before(o, i) {
+		if c, ok := o.(*ssa.Call); ok && called(&c.Call) == newScope && openAfter(c).at(i) {
 			found = true
 		}
 	})
 	return found
+}
+
+// opening says where in its function the scope of a call of NewScope is open.
+type opening struct {
+	opened *ssa.Call
+	blocks map[*ssa.BasicBlock]bool // those at whose beginning the scope is open, on every path to them
+}
+
+func openAfter(opened *ssa.Call) *opening {
+	o := &opening{opened, map[*ssa.BasicBlock]bool{}}
+	scope, failure := resultsOf(opened)
+	all := opened.Parent().Blocks
+	for _, b := range all {
+		o.blocks[b] = len(b.Preds) > 0
+	}
+	for changed := true; changed; {
+		changed = false
+		for _, b := range all {
+			for _, p := range b.Preds {
+				open := o.until(p, nil)
+				if cond, ok := p.Instrs[len(p.Instrs)-1].(*ssa.If); ok && refused(cond.Cond, scope, failure, p.Succs[0] == b) {
+					open = false
+				}
+				if o.blocks[b] && !open {
+					o.blocks[b], changed = false, true
+				}
+			}
+		}
+	}
+	return o
+}
+
+// at reports whether the scope is open where an instruction runs, on every path to it.
+func (o *opening) at(i ssa.Instruction) bool { return o.until(i.Block(), i) }
+
+// until reports whether the scope is open before an instruction of b, or at the end of b.
+func (o *opening) until(b *ssa.BasicBlock, end ssa.Instruction) bool {
+	open := o.blocks[b]
+	for _, i := range b.Instrs {
+		if i == end {
+			break
+		}
+		call, ok := i.(*ssa.Call)
+		switch {
+		case !ok:
+		case call == o.opened:
+			open = true
+		case called(&call.Call) == closeScope:
+			other, ok := arguments(&call.Call)[0].(*ssa.Extract)
+			open = open && ok && other.Tuple != o.opened
+		}
+	}
+	return open
 }
 
 // before reports whether every path to b passes a.

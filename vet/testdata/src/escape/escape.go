@@ -1,6 +1,7 @@
 package escape
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -389,4 +390,80 @@ func bound(m *model, s *tensor.Scope, x *tensor.Tensor) (last *tensor.Tensor, er
 		return nil
 	})
 	return last, err
+}
+
+// outside: what runs before NewScope or after Close is in no scope.
+func outside(m *model, x *tensor.Tensor) (*tensor.Tensor, error) {
+	load := func() { m.hidden = x.Mul(2) }
+	load()
+	s, err := tensor.NewScope()
+	if err != nil {
+		return nil, err
+	}
+	if _, err = x.Item(); err != nil {
+		err = errors.Join(err, s.Close())
+	} else {
+		err = s.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.all[0] = x.Mul(3)
+	return m.forward(x), nil
+}
+
+func afterwards(m *model, x *tensor.Tensor) (func(), error) {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	return func() { m.hidden = x.Mul(2) }, nil
+}
+
+func inLiterals(m *model, x *tensor.Tensor) error {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	step := func() {
+		m.hidden = x.Mul(2) // want `stored in a field`
+	}
+	step()
+	return autograd.NoGrad(func() error {
+		m.hidden = x.Mul(3) // want `stored in a field`
+		return nil
+	})
+}
+
+// withoutScope computes in no scope where there can be none.
+func withoutScope(m *model, x *tensor.Tensor) (*tensor.Tensor, error) {
+	s, err := tensor.NewScope()
+	if errors.Is(err, tensor.ErrScope) {
+		return m.forward(x), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	return m.forward(x), nil // want `a tensor of the scope is returned`
+}
+
+// twoScopes: the outer one is open after the inner one is closed.
+func twoScopes(m *model, x *tensor.Tensor) error {
+	outer, err := tensor.NewScope()
+	if err != nil {
+		return err
+	}
+	defer outer.Close()
+	inner, err := tensor.NewScope()
+	if err != nil {
+		return err
+	}
+	if err := inner.Close(); err != nil {
+		return err
+	}
+	m.hidden = x.Mul(2) // want `stored in a field`
+	return nil
 }

@@ -104,6 +104,21 @@ func values(n int) iter.Seq[float64] {
 	}
 }
 
+// closed opens a scope for each value and closes it before it yields.
+func closed(n int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i := range n {
+			s, err := tensor.NewScope()
+			if err != nil {
+				return
+			}
+			if s.Close() != nil || !yield(i) {
+				return
+			}
+		}
+	}
+}
+
 func literals(l *data.Loader) {
 	go func(seq iter.Seq2[data.Batch, error]) { // want `this function runs a scoped iterator`
 		next, stop := iter.Pull2(seq)
@@ -119,6 +134,9 @@ func literals(l *data.Loader) {
 }
 
 func fine(l *data.Loader) {
+	ones, last := iter.Pull(closed(3))
+	defer last()
+	ones()
 	next, stop := iter.Pull(values(3))
 	defer stop()
 	next()
