@@ -18,7 +18,7 @@ var KeepAlive = &analysis.Analyzer{
 
 There are three rules. A native value (a handle, a pointer) of a type with a cleanup or
 a finalizer may be passed to native code only if its owner is used later on every path,
-for example by runtime.KeepAlive. In Linstock itself, a tensor's handle may be used only
+for example by runtime.KeepAlive, or is read from a package variable. In Linstock itself, a tensor's handle may be used only
 between a successful pin and the unpin, and every pin must be undone on every path. A
 list of pinned tensors must be unpinned after the native call, and must unpin all of
 them.`,
@@ -123,6 +123,9 @@ func (k *keeper) alive(fn *ssa.Function) {
 			if owner == nil || used(call, owner) {
 				continue
 			}
+			if _, global := rootOf(owner).(*ssa.Global); global { // the package variable keeps it
+				continue
+			}
 			d := analysis.Diagnostic{Pos: call.Pos(), Message: "the cleanup of " + k.text(owner) + " can run during this call: its owner is not used afterwards; " +
 				"call runtime.KeepAlive after it"}
 			if stmt, ok := within[ast.Stmt](k.pass, call.Pos()); ok && (owner.Name() == k.text(owner)) {
@@ -172,21 +175,35 @@ func (k *keeper) ownerOf(v ssa.Value, depth int) ssa.Value {
 	return nil
 }
 
+// pointsTo reports whether a value is the owner, a pointer into it, or a function that has captured one of them.
+func pointsTo(v ssa.Value, owner string) bool {
+	if keyOf(v) == owner {
+		return true
+	}
+	switch v := v.(type) {
+	case *ssa.MakeInterface: // an argument of runtime.KeepAlive
+		return pointsTo(v.X, owner)
+	case *ssa.FieldAddr:
+		return pointsTo(v.X, owner)
+	case *ssa.IndexAddr:
+		return pointsTo(v.X, owner)
+	case *ssa.MakeClosure:
+		for _, b := range v.Bindings {
+			if "*"+keyOf(b) == owner || pointsTo(b, owner) { // a variable is captured by its address
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // used reports whether owner is used after a call, on every path or by an earlier defer.
 func used(call *ssa.Call, owner ssa.Value) bool { return usedAs(call, keyOf(owner)) }
 
 func usedAs(call *ssa.Call, owner string) bool {
 	by := func(i ssa.Instruction) bool {
 		for _, o := range i.Operands(nil) {
-			if *o == nil {
-				continue
-			}
-			v := *o
-			// It is an argument of runtime.KeepAlive.
-			if m, ok := v.(*ssa.MakeInterface); ok {
-				v = m.X
-			}
-			if keyOf(v) == owner {
+			if *o != nil && pointsTo(*o, owner) {
 				return true
 			}
 		}

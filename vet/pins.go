@@ -431,6 +431,13 @@ func (k *keeper) text(v ssa.Value) string {
 	case *ssa.FieldAddr:
 		return k.text(v.X) + "." + fieldOf(v).Name()
 	}
+	t := types.Unalias(v.Type())
+	for p, ok := t.(*types.Pointer); ok; p, ok = t.(*types.Pointer) {
+		t = types.Unalias(p.Elem())
+	}
+	if n, ok := t.(*types.Named); ok && !is(t, "tensor", "Tensor") {
+		return "the " + n.Obj().Name()
+	}
 	return "a tensor"
 }
 

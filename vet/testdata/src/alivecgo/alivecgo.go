@@ -14,6 +14,7 @@ import "C"
 
 import (
 	"runtime"
+	"sync"
 	"unsafe"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -25,6 +26,8 @@ type event struct {
 	h uintptr
 	p *C.ev
 	v unsafe.Pointer
+
+	mu sync.Mutex
 }
 
 func del(p *C.ev) { C.del(p) }
@@ -43,3 +46,8 @@ func (e *event) good1() { C.rec(C.uintptr_t(e.h), 1); runtime.KeepAlive(e) }
 func (e *event) good2() { C.recp(e.p, 1); runtime.KeepAlive(e) }
 func (e *event) good3() { C.recv(e.v, 1); runtime.KeepAlive(e) }
 func (e *event) good4() { defer runtime.KeepAlive(e); C.recp(e.p, 1); C.recv(e.v, 1) }
+func (e *event) good5() { e.mu.Lock(); defer e.mu.Unlock(); C.recp(e.p, 1) }
+
+var global = newEvent()
+
+func good6() { C.recp(global.p, 1) }
