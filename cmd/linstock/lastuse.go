@@ -146,12 +146,18 @@ func splitFlags(list string) (words []string) {
 	return words
 }
 
-// flagsOf returns the beginning of the go command's arguments, which has its flags: those of a program, or of a test,
-// come after packages or files.
+// flagsOf returns the beginning of the go command's arguments, which has its flags: those of a program come after packages or
+// files. Only go test also reads flags after packages, and leaves to the test what comes after -args.
 func flagsOf(args []string) []string {
+	if len(args) > 1 && (args[0] == "-C" || args[0] == "--C") {
+		args = args[2:]
+	} else if len(args) > 0 && (strings.HasPrefix(args[0], "-C=") || strings.HasPrefix(args[0], "--C=")) {
+		args = args[1:]
+	}
 	for i, a := range args {
 		// A word after a flag may be its value.
-		if i > 0 && !strings.HasPrefix(a, "-") && (i == 1 || !strings.HasPrefix(args[i-1], "-")) || a == "-args" || a == "--" {
+		if i > 0 && args[0] != "test" && !strings.HasPrefix(a, "-") && (i == 1 || !strings.HasPrefix(args[i-1], "-")) ||
+			a == "-args" || a == "--args" || a == "--" {
 			return args[:i]
 		}
 	}

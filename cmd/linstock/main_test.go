@@ -528,6 +528,10 @@ func TestOtherTool(t *testing.T) {
 		{`-mod=mod "-toolexec='/a b/other' -x"`, []string{"version"}, "'/a b/other' -x"},
 		{"", []string{"build", "-o", "x", "-toolexec", "other", "."}, "other"},
 		{"", []string{"build", "--toolexec=nice linstock", "."}, "nice linstock"},
+		{"", []string{"-C", "..", "build", "-toolexec=other", "./..."}, "other"},
+		{"", []string{"-C=..", "build", "-toolexec", "other", "./..."}, "other"},
+		{"", []string{"-C", "..", "env", "GOOS", "-toolexec=other"}, ""},
+		{"", []string{"test", "./...", "-v", "-toolexec=other"}, "other"},
 		{"-toolexec=/elsewhere/linstock", []string{"version"}, ""},
 		{`"-toolexec='/a b/linstock'" -mod=mod`, []string{"version"}, ""},
 		{"-toolexec=", []string{"version"}, ""},
@@ -539,6 +543,9 @@ func TestOtherTool(t *testing.T) {
 		if refused := err != nil && strings.Contains(err.Error(), "remove -toolexec="+c.other+","); refused != (c.other != "") {
 			t.Errorf("%q %q: %v", c.goflags, c.args, err)
 		}
+	}
+	if other := toolOf(flagsOf([]string{"test", "./...", "-v", "-args", "-toolexec=other"})); other != "" {
+		t.Errorf("-toolexec=%s of a test is taken for the go command's", other)
 	}
 }
 
