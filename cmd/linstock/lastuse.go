@@ -83,10 +83,11 @@ For a script or an editor that runs go itself:
 }
 
 // runWithSignals runs a command and passes it the signals that ask this process to end, except that of the terminal's
-// interrupt key, which the terminal sends to both.
+// interrupt key, which the terminal sends to both. This process does not end before the command, which may ignore that one:
+// go run waits for its program.
 func runWithSignals(run *exec.Cmd) error {
 	signals := make(chan os.Signal, 1)
-	notify(signals, syscall.SIGTERM, syscall.SIGHUP)
+	notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
 	if err := run.Start(); err != nil {
 		return err
@@ -97,7 +98,9 @@ func runWithSignals(run *exec.Cmd) error {
 		for {
 			select {
 			case s := <-signals:
-				_ = run.Process.Signal(s) // an error: it has ended
+				if s != os.Interrupt {
+					_ = run.Process.Signal(s) // an error: it has ended
+				}
 			case <-ended:
 				return
 			}

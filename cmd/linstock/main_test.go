@@ -484,6 +484,16 @@ func TestSignalsArePassed(t *testing.T) {
 	}
 }
 
+// TestInterrupts tests that Ctrl-C does not end this process before a go command that does not end.
+func TestInterrupts(t *testing.T) {
+	run := exec.Command("sh", "-c", `trap "" INT; for i in 1 2 3; do kill -INT $PPID; sleep 0.1; done; echo survived`)
+	out := &bytes.Buffer{}
+	run.Stdout = out
+	if err := runWithSignals(run); err != nil || out.String() != "survived\n" {
+		t.Errorf("got %v, %q", err, out)
+	}
+}
+
 // TestNohup tests that signals which this process was started to ignore end neither it nor the go command.
 func TestNohup(t *testing.T) {
 	signal.Ignore(syscall.SIGHUP)
