@@ -179,9 +179,12 @@ func inCache(shim string) bool {
 }
 
 func goFinding(ctx context.Context) finding {
-	out, err := exec.CommandContext(ctx, "go", "version").Output()
-	if err != nil {
+	out, err := libtorch.Output(ctx, "go", "version")
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
 		return finding{"Go", note, "not in PATH; needed to build programs, not to run them", ""}
+	case err != nil:
+		return finding{"Go", note, "does not run: " + err.Error(), ""}
 	}
 	return finding{"Go", good, strings.TrimSpace(strings.TrimPrefix(string(out), "go version ")), ""}
 }
@@ -189,9 +192,12 @@ func goFinding(ctx context.Context) finding {
 // cFinding reports the C compiler: package cshim uses cgo, so building a program requires one.
 func cFinding(ctx context.Context) finding {
 	const what = "C compiler (cgo)"
-	out, err := exec.CommandContext(ctx, "go", "env", "CGO_ENABLED", "CC").Output()
-	if err != nil {
+	out, err := libtorch.Output(ctx, "go", "env", "CGO_ENABLED", "CC")
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
 		return finding{what, note, "unknown without go", ""}
+	case err != nil:
+		return finding{what, note, "unknown: " + err.Error(), ""}
 	}
 	enabled, cc, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 	if enabled != "1" {

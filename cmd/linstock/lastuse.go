@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/linstock-ml/linstock/internal/lastuse"
+	"github.com/linstock-ml/linstock/internal/libtorch"
 )
 
 func newGo() *cobra.Command {
@@ -50,7 +51,7 @@ For a script or an editor that runs go itself:
 			if self, err = filepath.EvalSymlinks(self); err != nil {
 				return err
 			}
-			flags, err := exec.CommandContext(cmd.Context(), "go", "env", "GOFLAGS").Output() // also those of `go env -w`
+			flags, err := libtorch.Output(cmd.Context(), "go", "env", "GOFLAGS") // also those of `go env -w`
 			if err != nil {
 				return fmt.Errorf("go env GOFLAGS: %w", err)
 			}

@@ -559,6 +559,23 @@ func TestOtherTool(t *testing.T) {
 	}
 }
 
+// TestGoFails tests that the reason is printed if the go command does not run.
+func TestGoFails(t *testing.T) {
+	isolated(t)
+	bin := t.TempDir()
+	if err := os.WriteFile(filepath.Join(bin, "go"), []byte("#!/bin/sh\necho 'go: no such toolchain' >&2\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
+	const reason = "exit status 1: go: no such toolchain"
+	if _, err := command(t, "go", "version"); err == nil || !strings.Contains(err.Error(), reason) {
+		t.Errorf("go: %v", err)
+	}
+	if out, _ := command(t, "doctor"); strings.Count(out, reason) != 2 || strings.Contains(out, "without go") {
+		t.Errorf("doctor:\n%s", out)
+	}
+}
+
 // TestLastUse runs "linstock lastuse" with the flags of its help on a package of the repository.
 func TestLastUse(t *testing.T) {
 	isolated(t)

@@ -3,6 +3,7 @@ package libtorch
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -39,6 +40,16 @@ func run(ctx context.Context, out io.Writer, env []string, dir, name string, arg
 		return &RunError{Command: name + " " + strings.Join(args, " "), Err: err, Output: all.String()}
 	}
 	return nil
+}
+
+// Output runs a command and returns what it prints. An error ends with what the command prints as errors, on one line.
+func Output(ctx context.Context, name string, args ...string) ([]byte, error) {
+	out, err := exec.CommandContext(ctx, name, args...).Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
+		err = fmt.Errorf("%w: %s", err, strings.Join(strings.Fields(string(exit.Stderr)), " "))
+	}
+	return out, err
 }
 
 // A RunError is the failure of a command.

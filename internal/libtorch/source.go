@@ -199,7 +199,7 @@ func pythonTorch(ctx context.Context) (string, error) {
 		if _, err := exec.LookPath(python); err != nil {
 			continue
 		}
-		out, err := exec.CommandContext(ctx, python, "-c", ask).Output()
+		out, err := Output(ctx, python, "-c", ask)
 		if err != nil {
 			return "", fmt.Errorf("%s=1: ask %s where torch is: %w", locate.EnvUsePyTorch, python, err)
 		}
