@@ -6,7 +6,7 @@
 #   tests/gpu/dry.sh [-share F …] OUT [PART | PART/STEP …]    arguments go to the kit's run.sh
 #
 # OUT is emptied first; the last line of output is for tests/verify. A second call of the kit follows a first that went
-# well; it must find nothing left to do. The exit code is 3 where the machine lacks the Python that the wheel is for.
+# well; it must find nothing left to do. The exit code is 4 where the machine lacks the Python that the wheel is for.
 # The kit is built for LINSTOCK_TORCH, 2.11.0 by default; with GPU_KIT=keep the one that is there for it is taken.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
@@ -24,7 +24,7 @@ python=
 for p in "$root/../../../bin/python3" "python$minor" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$minor".*/bin/python3; do
   if [ "$("$p" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$minor" ]; then python=$p && break; fi
 done
-[ -n "$python" ] || { echo "missing: python$minor, which the PyTorch in $root is for; install it with: apt-get install python$minor-venv" >&2; exit 3; }
+[ -n "$python" ] || { echo "missing: python$minor, which the PyTorch in $root is for; install it with: apt-get install python$minor-venv" >&2; exit 4; }
 if [ "${GPU_KIT:-}" != keep ] || ! grep -q "\"torch\": \"$version\"" build/gpu-kit/kit.json 2>/dev/null; then
   tests/gpu/build.sh "$version"
 fi
