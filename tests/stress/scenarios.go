@@ -360,11 +360,17 @@ func races(r *round) error {
 
 func race(r *round, rng *rand.Rand, x, y *tensor.Tensor, a, b float64, may bool) error {
 	first := func(t *tensor.Tensor, want float64) error {
-		v, err := t.Select(0, 0).Item()
-		if err == nil && r.computes() && v != want {
-			err = fmt.Errorf("value %v, want %v", v, want)
-		}
-		return err
+		one := t.Select(0, 0)
+		return lasts(one, func() error {
+			v, err := one.Item()
+			if err == nil && r.computes() && v != want {
+				err = fmt.Errorf("value %v, want %v", v, want)
+			}
+			return err
+		})
+	}
+	computed := func(t *tensor.Tensor, want float64) error {
+		return lasts(t, func() error { return first(t, want) })
 	}
 	switch rng.IntN(9) {
 	case 0:
@@ -379,7 +385,7 @@ func race(r *round, rng *rand.Rand, x, y *tensor.Tensor, a, b float64, may bool)
 	case 3:
 		z := x.Alias()
 		defer z.Release()
-		return first(z, a)
+		return computed(z, a)
 	case 4:
 		_, _ = x.Shape(), x.String()
 		return nil
@@ -389,9 +395,9 @@ func race(r *round, rng *rand.Rand, x, y *tensor.Tensor, a, b float64, may bool)
 		_, err := x.Split(4)
 		return err
 	case 7:
-		return first(x.Narrow(0, 3, 2), a)
+		return computed(x.Narrow(0, 3, 2), a)
 	}
-	return first(x.Add(y), a+b)
+	return computed(x.Add(y), a+b)
 }
 
 func garbage(r *round) error {

@@ -27,6 +27,7 @@ var broken = []scenario{
 	{name: "wrong", run: func(*round) error { return errors.New("a wrong value") }},
 	{name: "deadlock", run: func(*round) error { fmt.Fprintln(os.Stderr, "waiting"); <-make(chan int); return nil }},
 	{name: "crash", run: func(*round) error { return syscall.Kill(os.Getpid(), syscall.SIGABRT) }},
+	{name: "results", run: func(r *round) error { r.work.Add(1000); r.notes["results"] += 1000; return nil }},
 }
 
 var (
@@ -178,6 +179,29 @@ func TestInterrupt(t *testing.T) {
 func TestReleaseCheck(t *testing.T) {
 	if code, out := stress(t, scenarios, "-check", "release", "-operators", "100000"); code != 0 {
 		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+// TestReleaseCheckNeedsBoth tests that uses before the release alone are not enough.
+func TestReleaseCheckNeedsBoth(t *testing.T) {
+	defer func(c check) { checks["release"] = c }(checks["release"])
+	checks["release"] = check{scenario: "results", count: 1000, what: "pairs"}
+	if code, out := stress(t, broken, "-check", "release"); code != 1 {
+		t.Errorf("exit code %d, want 1\n%s", code, out)
+	}
+}
+
+// TestComputedTensorsLast tests that a computed tensor that is released with its input is an error, not ErrReleased.
+func TestComputedTensorsLast(t *testing.T) {
+	x := tensor.Ones([]int{1})
+	x.Release()
+	if err := lasts(x, nil); !errors.Is(err, tensor.ErrReleased) {
+		t.Errorf("computed from a released tensor: %v, want ErrReleased", err)
+	}
+	y := tensor.Ones([]int{1})
+	err := lasts(y, func() error { y.Release(); return y.Err() })
+	if err == nil || errors.Is(err, tensor.ErrReleased) {
+		t.Errorf("released after it was computed: %v", err)
 	}
 }
 
