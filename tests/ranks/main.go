@@ -22,7 +22,7 @@ import (
 func main() {
 	child := flag.String("child", "", "run as a rank that trains in this directory")
 	steps := flag.Int("steps", 6, "steps of a job")
-	plan := flag.String("fault", "", "of a rank: what fails, as KIND:PHASE:STEP")
+	plan := flag.String("fault", "", "of a rank: what fails, as KIND:PHASE:STEP:WAIT")
 	faults := flag.Int64("faults", 1000, "number of faults")
 	seed := flag.Uint64("seed", 1, "seed of the faults")
 	share := flag.Float64("share", 1, "share of the faults")

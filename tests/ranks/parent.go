@@ -68,6 +68,13 @@ func (p *parent) run(total int64) error {
 			if err := p.attempt(job, r, f); err != nil {
 				return fmt.Errorf("fault %d of job %d, %v of rank %d: %w", p.done.Load()+1, p.jobs, f, r, err)
 			}
+			after, err := position(job)
+			if err == nil && !f.leaves(after) {
+				err = fmt.Errorf("the checkpoint is of step %d", after)
+			}
+			if err != nil {
+				return fmt.Errorf("after fault %d of job %d, %v of rank %d: %w", p.done.Load()+1, p.jobs, f, r, err)
+			}
 			p.kinds[f.kind]++
 			p.done.Add(1)
 		}
@@ -131,6 +138,9 @@ func (p *parent) next(step int) fault {
 		}
 	case 2, 3:
 		f.kind, f.phase = "disk", "save"
+	}
+	if f.during() {
+		f.wait = time.Duration(p.random.IntN(int(10 * time.Millisecond)))
 	}
 	return f
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/signal"
@@ -37,9 +36,17 @@ var phases = []string{"forward", "backward", "in backward", "step", "save", "in 
 type fault struct {
 	kind, phase string
 	step        int
+	wait        time.Duration // how long after the begin of a save, if it happens during one
 }
 
-func (f fault) String() string { return fmt.Sprintf("%s:%s:%d", f.kind, f.phase, f.step) }
+func (f fault) String() string { return fmt.Sprintf("%s:%s:%d:%v", f.kind, f.phase, f.step, f.wait) }
+
+// during reports whether the fault happens while the rank saves. A slow rank is late for the save.
+func (f fault) during() bool { return f.phase == "in save" && f.kind != "slow" }
+
+// leaves reports whether the checkpoint may be of the given step after the fault: all ranks have saved the steps before
+// the fault's, and its own step only if the save goes on without this rank.
+func (f fault) leaves(step int) bool { return step == f.step || step == f.step+1 && f.during() }
 
 // at fails if the rank is to fail now.
 func (f fault) at(phase string, step int) error {
@@ -71,10 +78,10 @@ func (f fault) at(phase string, step int) error {
 
 // within calls save, during which the rank fails if it is to fail in the phase.
 func (f fault) within(phase string, step int, save func() error) error {
-	if f.phase != phase || f.step != step || f.kind == "slow" {
+	if f.phase != phase || f.step != step || !f.during() {
 		return errors.Join(f.at(phase, step), save())
 	}
-	time.AfterFunc(rand.N(10*time.Millisecond), func() { _ = f.at(phase, step) })
+	time.AfterFunc(f.wait, func() { _ = f.at(phase, step) })
 	if err := save(); err != nil {
 		return err
 	}
@@ -84,10 +91,12 @@ func (f fault) within(phase string, step int, save func() error) error {
 // rank is one process of the job. It returns its exit code.
 func rank(dir string, steps int, plan string) int {
 	var f fault
-	if parts := strings.Split(plan, ":"); len(parts) == 3 {
+	if parts := strings.Split(plan, ":"); len(parts) == 4 {
 		f.kind, f.phase = parts[0], parts[1]
-		if _, err := fmt.Sscan(parts[2], &f.step); err != nil {
-			fmt.Println(err)
+		var waitErr error
+		_, err := fmt.Sscan(parts[2], &f.step)
+		if f.wait, waitErr = time.ParseDuration(parts[3]); err != nil || waitErr != nil {
+			fmt.Println(errors.Join(err, waitErr))
 			return failed
 		}
 	}
