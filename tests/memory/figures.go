@@ -362,7 +362,8 @@ func pointers(bytes int) (heap [][]*int) {
 
 type garbageFigures struct {
 	took, sweeping, longest time.Duration
-	sweeps, peak            int64
+	sweeps                  int64
+	peak, allocated         int64 // bytes
 }
 
 // garbage allocates about 100 MB a second, for the given time, in tensors that nobody releases, outside scopes.
@@ -380,6 +381,7 @@ func garbage(s settings, long time.Duration, heapBytes int) (f garbageFigures, e
 		if err := x.MatMul(x).Err(); err != nil {
 			return f, err
 		}
+		f.allocated += 4 << 20
 		if now := vram.ReadCounts(); now.Full != last.Full {
 			f.longest = max(f.longest, now.Since(last).Sweeping)
 			last = now

@@ -44,6 +44,30 @@ func TestStormCountsWhatCallersSee(t *testing.T) {
 	}
 }
 
+// A minute of garbage needs sweeps that free much of it and take little time; a part of a minute need not have any.
+func TestGarbageNeedsSweeps(t *testing.T) {
+	leak.Check(t)
+	good := garbageFigures{took: time.Minute, sweeping: 2 * time.Second, longest: time.Second, sweeps: 2, peak: 2 << 30, allocated: 6 << 30}
+	for _, c := range []struct {
+		what   string
+		change func(f *garbageFigures)
+		whole  bool
+		holds  bool
+	}{
+		{"sweeps", func(*garbageFigures) {}, true, true},
+		{"no sweep", func(f *garbageFigures) { f.sweeping, f.longest, f.sweeps = 0, 0, 0 }, true, false},
+		{"no sweep in a part", func(f *garbageFigures) { f.sweeping, f.longest, f.sweeps = 0, 0, 0 }, false, true},
+		{"sweeps that free little", func(f *garbageFigures) { f.peak = 5 << 30 }, true, false},
+		{"long sweeps", func(f *garbageFigures) { f.sweeping = 4 * time.Second }, true, false},
+		{"long sweeps in a part", func(f *garbageFigures) { f.sweeping = 4 * time.Second }, false, false},
+	} {
+		f := good
+		if c.change(&f); f.holds(c.whole) != c.holds {
+			t.Errorf("%s: holds is %v, want %v", c.what, !c.holds, c.holds)
+		}
+	}
+}
+
 // A goroutine that does not return is noticed.
 func TestReturned(t *testing.T) {
 	leak.Check(t)
