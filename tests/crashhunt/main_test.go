@@ -16,7 +16,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv("LINSTOCK_CRASHHUNT") != "" {
+	switch os.Getenv("LINSTOCK_CRASHHUNT") {
+	case "exit": // as if a library had called exit(0)
+		return
+	case "1":
 		main()
 		return
 	}
@@ -51,6 +54,30 @@ func TestCrashIsFound(t *testing.T) {
 	for _, want := range []string{"DEATH: call ", "SIGSEGV", "(", "again: go run ./tests/crashhunt -seed 1 -only "} {
 		if !strings.Contains(errs, want) {
 			t.Errorf("no %q in %s", want, errs)
+		}
+	}
+}
+
+// TestEarlyExitIsADeath tests that a process that ends without an error before its last call is a death, and that a
+// hunt needs calls that return, and backward passes.
+func TestEarlyExitIsADeath(t *testing.T) {
+	leak.Check(t)
+	t.Setenv("LINSTOCK_CRASHHUNT", "exit")
+	h := &hunt{options: &options{only: regexp.MustCompile("")}, dir: t.TempDir(), most: 2}
+	if next := h.run(0, 100, 200); next != 101 || len(h.deaths) != 1 {
+		t.Errorf("goes on at %d after %d deaths, want 101 and 1", next, len(h.deaths))
+	}
+	for _, c := range []struct {
+		t  tally
+		ok bool
+	}{
+		{tally{Calls: 400, Returned: 150, Backward: 25}, true},
+		{tally{Calls: 399, Returned: 150, Backward: 25}, false},
+		{tally{Calls: 400, Returned: 0, Backward: 25}, false},
+		{tally{Calls: 400, Returned: 150}, false},
+	} {
+		if err := c.t.missing(400); (err == nil) != c.ok {
+			t.Errorf("%+v of 400 calls: %v", c.t, err)
 		}
 	}
 }

@@ -72,6 +72,20 @@ func (t *tally) add(o tally) {
 	t.Excess = max(t.Excess, o.Excess)
 }
 
+// missing returns an error unless n mutants were made, a 50th of them opened, and as many tensors were read; of
+// safetensors files a thousandth must be training files that loaded. In the row's full count 13 % open, and 0.3 % are
+// training files that load.
+func (t *tally) missing(n int64, format string) error {
+	trainings := n / 1000
+	if format == objectFormat {
+		trainings = 0 // it has none
+	}
+	if t.Mutants < n || t.Accepted < n/50 || t.Tensors < n/50 || t.Loaded < trainings {
+		return fmt.Errorf("of %d mutants %d were made, %d opened, %d training files loaded, and %d tensors were read", n, t.Mutants, t.Accepted, t.Loaded, t.Tensors)
+	}
+	return nil
+}
+
 func main() {
 	format := flag.String("format", "safetensors", "safetensors or pytorch")
 	share := flag.Float64("share", 1, "share of the 10,000,000 mutants")
@@ -92,7 +106,7 @@ func main() {
 	case *work != "":
 		err = child(*work, *format, *seed, *from, *to)
 	default:
-		err = parent(*format, *seed, int64(*share*allMutants), *jobs)
+		err = parent(*format, *seed, scorecard.Share(allMutants, *share), *jobs)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "hostile:", err)
@@ -146,12 +160,14 @@ func parent(format string, seed uint64, n int64, jobs int) error {
 	if format == objectFormat {
 		read, faults = "read", "hangs or leaks"
 	}
-	scorecard.Line(rows[format], fmt.Sprintf("%d mutants (%d opened, %d tensors %s%s); %d crashes, %s; at most %.1f MiB allocated beyond the file's size",
-		r.sum.Mutants, r.sum.Accepted, r.sum.Tensors, read, trainings, len(r.faults), faults, float64(r.sum.Excess)/(1<<20)), len(r.faults) == 0)
 	if len(r.faults) > 0 {
-		return fmt.Errorf("%d faults", len(r.faults))
+		err = fmt.Errorf("%d faults", len(r.faults))
+	} else {
+		err = r.sum.missing(n, format)
 	}
-	return nil
+	scorecard.Line(rows[format], fmt.Sprintf("%d mutants (%d opened, %d tensors %s%s); %d crashes, %s; at most %.1f MiB allocated beyond the file's size",
+		r.sum.Mutants, r.sum.Accepted, r.sum.Tensors, read, trainings, len(r.faults), faults, float64(r.sum.Excess)/(1<<20)), err == nil)
+	return err
 }
 
 func seedsOf(format, dir string) error {
@@ -227,11 +243,15 @@ func (r *run) child(work string, from, to int64) int64 {
 		delete(r.live, work)
 		r.sum.add(end)
 		r.mu.Unlock()
-		if err == nil {
+		end.At = max(end.At, from) // it may have ended before its first mutant
+		if err == nil && end.At == to {
 			return to
 		}
 		what := fmt.Sprintf("%v\n%s", err, tail(text.Bytes()))
-		if hangs {
+		switch {
+		case err == nil:
+			what = "an exit before the last mutant"
+		case hangs:
 			what = "no end within " + hang.String()
 		}
 		return r.fault(end.At, what, end.At+1)

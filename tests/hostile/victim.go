@@ -323,9 +323,9 @@ func child(work, format string, seed uint64, from, to int64) error {
 			return fmt.Errorf("%s: %w", m.how, err)
 		}
 	}
-	err = v.settled()
-	v.tally.At = to - 1
-	if err != nil {
+	if err = v.settled(); err == nil {
+		v.tally.At = to
+	} else {
 		err = fmt.Errorf("mutants %d to %d: %w", from, to, err)
 	}
 	return errors.Join(err, v.tally.write(state))
