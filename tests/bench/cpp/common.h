@@ -79,6 +79,27 @@ struct Adam {
   }
 };
 
+// Fused SGD with momentum, as torch.optim implements it.
+struct SGD {
+  vector<Tensor> params, momentum;
+  double lr;
+  bool first = true;
+  SGD(vector<Tensor> p, double lr) : params(std::move(p)), lr(lr) {
+    for (auto &t : params) momentum.push_back(at::empty_like(t));
+  }
+  void zero() {
+    for (auto &t : params) t.mutable_grad().reset();
+  }
+  void step() {
+    at::AutoGradMode off(false);
+    vector<Tensor> grads;
+    for (auto &t : params) grads.push_back(t.grad());
+    at::_fused_sgd_(params, grads, momentum, /*weight_decay=*/0, /*momentum=*/0.9, lr, /*dampening=*/0,
+                    /*nesterov=*/false, /*maximize=*/false, first);
+    first = false;
+  }
+};
+
 inline void backward(const Tensor &loss) { torch::autograd::backward({loss}); }
 
 }  // namespace bench

@@ -92,7 +92,7 @@ Step resnet18(Numbers &n) {
   Linear head(p, 512, 1000);
   Tensor x = n.floats({8, 3, 64, 64}), y = n.ints(1000, {8});
   n.fill(p);
-  return training(SGD(p, 0.01), [=] {
+  return training(bench::SGD(p, 0.01), [=] {
     Tensor h = at::max_pool2d(at::relu(bn(stem(x))), {3, 3}, {2, 2}, {1, 1});
     for (auto &b : blocks) h = b(h);
     return at::cross_entropy_loss(head(at::adaptive_avg_pool2d(h, {1, 1}).flatten(1)), y);

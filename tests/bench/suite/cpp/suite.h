@@ -110,28 +110,6 @@ Step adam(Numbers &n, const Params &p, Loss loss) {
   return training(bench::Adam(p, 1e-3, 0, false), loss);
 }
 
-// SGD with momentum, fused.
-struct SGD {
-  Params params;
-  vector<Tensor> momentum;
-  double lr;
-  bool first = true;
-  SGD(const Params &p, double lr) : params(p), lr(lr) {
-    for (auto &t : params) momentum.push_back(at::empty_like(t));
-  }
-  void zero() {
-    for (auto &t : params) t.mutable_grad().reset();
-  }
-  void step() {
-    at::AutoGradMode off(false);
-    vector<Tensor> grads;
-    for (auto &t : params) grads.push_back(t.grad());
-    at::_fused_sgd_(params, grads, momentum, /*weight_decay=*/0, /*momentum=*/0.9, lr, /*dampening=*/0,
-                    /*nesterov=*/false, /*maximize=*/false, first);
-    first = false;
-  }
-};
-
 using Make = Step(Numbers &);
 Make tiny_mlp, deep_mlp, mlp, residual_tower, refinement, feedback, gated;
 Make gru, lstm, recurrent_attention;
