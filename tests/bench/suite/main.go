@@ -34,13 +34,16 @@ type options struct {
 	write, golden, fresh bool
 }
 
+// full are the settings of the tables in docs/speed.md.
+var full = options{rounds: 3, turns: 5, steps: 10, parts: "losses,speed,build", threads: slices.Compact([]int{1, runtime.NumCPU()})}
+
 func main() {
 	var o options
-	flag.IntVar(&o.rounds, "rounds", 3, "rounds of turns, each with new processes")
-	flag.IntVar(&o.turns, "turns", 5, "turns of each arm in a round, after one that warms up")
-	flag.IntVar(&o.steps, "steps", 10, "steps whose losses are compared")
+	flag.IntVar(&o.rounds, "rounds", full.rounds, "rounds of turns, each with new processes")
+	flag.IntVar(&o.turns, "turns", full.turns, "turns of each arm in a round, after one that warms up")
+	flag.IntVar(&o.steps, "steps", full.steps, "steps whose losses are compared")
 	flag.StringVar(&o.only, "only", "", "only workloads whose name contains one of these, separated by commas")
-	flag.StringVar(&o.parts, "parts", "losses,speed,build", "what to measure; losses includes memory and start")
+	flag.StringVar(&o.parts, "parts", full.parts, "what to measure; losses includes memory and start")
 	flag.BoolVar(&o.write, "write", false, "put the tables into docs/speed.md")
 	flag.BoolVar(&o.golden, "golden", false, "write the losses of C++ into losses.json, which the Go test reads, and exit")
 	flag.BoolVar(&o.fresh, "fresh", false, "discard the results of an interrupted run")
@@ -55,7 +58,7 @@ An interrupted run goes on where it was.`)
 	flag.Parse()
 	o.threads = []int{*threads}
 	if *threads == 0 {
-		o.threads = slices.Compact([]int{1, runtime.NumCPU()})
+		o.threads = full.threads
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -100,11 +103,11 @@ func (o options) run(ctx context.Context) error {
 	if o.rounds < 1 || o.turns < 1 || o.steps < 2 {
 		return errors.New("want at least one round, one turn and two steps")
 	}
-	if o.write && len(list) != len(workloads) {
-		return errors.New("-write needs all workloads")
-	}
 	arms, err := findArms()
 	if err != nil {
+		return err
+	}
+	if err := o.fits(list, arms); err != nil {
 		return err
 	}
 	if o.golden {
@@ -137,6 +140,22 @@ func (o options) run(ctx context.Context) error {
 		return measured
 	}
 	return o.finish(list, arms, results, tables)
+}
+
+// fits returns an error if -write would put a part of the measurements into tables of all.
+func (o options) fits(list []workload, a arms) error {
+	_, python := a["python"]
+	switch {
+	case !o.write:
+		return nil
+	case len(list) != len(workloads):
+		return errors.New("-write needs all workloads")
+	case o.parts != full.parts || !slices.Equal(o.threads, full.threads) || o.steps != full.steps || o.rounds < full.rounds || o.turns < full.turns:
+		return fmt.Errorf("-write needs the default -parts, -threads and -steps, at least %d -rounds and %d -turns", full.rounds, full.turns)
+	case !python:
+		return errors.New("-write needs Python's PyTorch (make bench-setup)")
+	}
+	return nil
 }
 
 // finish returns an error for losses that differ. Without one, -write puts the tables into docs/speed.md.

@@ -70,6 +70,59 @@ func TestDisagreements(t *testing.T) {
 	}
 }
 
+// -write takes no part of the measurements.
+func TestWriteNeedsAll(t *testing.T) {
+	leak.Check(t)
+	all := arms{"go": {}, "c++ here": {}, "c++": {}, "python": {}}
+	whole := full
+	whole.write = true
+	part := func(change func(o *options)) options {
+		o := whole
+		change(&o)
+		return o
+	}
+	for _, c := range []struct {
+		o    options
+		list []workload
+		a    arms
+		ok   bool
+	}{
+		{whole, workloads, all, true},
+		{part(func(o *options) { o.rounds = 9 }), workloads, all, true},
+		{part(func(o *options) { o.write, o.rounds, o.parts = false, 1, "speed" }), workloads[:1], arms{}, true},
+		{whole, workloads[:1], all, false},
+		{whole, workloads, arms{"go": {}, "c++ here": {}, "c++": {}}, false},
+		{part(func(o *options) { o.parts = "speed" }), workloads, all, false},
+		{part(func(o *options) { o.rounds = 1 }), workloads, all, false},
+		{part(func(o *options) { o.turns = 1 }), workloads, all, false},
+		{part(func(o *options) { o.steps = 2 }), workloads, all, false},
+		{part(func(o *options) { o.threads = []int{7} }), workloads, all, false},
+	} {
+		if err := c.o.fits(c.list, c.a); (err == nil) != c.ok {
+			t.Errorf("%+v with %d workloads and %d arms: %v", c.o, len(c.list), len(c.a), err)
+		}
+	}
+}
+
+// An edit of a file that Python's arm imports starts the measurements over.
+func TestKey(t *testing.T) {
+	leak.Check(t)
+	t.Chdir(t.TempDir())
+	seen := map[string]bool{}
+	for _, path := range []string{"tests/bench/suite/py/main.py", "tests/bench/arm.py"} {
+		for _, text := range []string{"a", "b"} {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+			key, err := full.key()
+			if err != nil || seen[key] {
+				t.Errorf("%s: the key is as before, %v", path, err)
+			}
+			seen[key] = true
+		}
+	}
+}
+
 // Losses that differ leave docs/speed.md as it is; the tables have the days of their cells, not today's.
 func TestFinish(t *testing.T) {
 	leak.Check(t)
