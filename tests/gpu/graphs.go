@@ -83,11 +83,19 @@ func overlap([]string) error {
 			{"both on one stream", func() error { return errors.Join(compute(), move()) }},
 			{"both on two streams", func() error { return errors.Join(aside(), compute()) }},
 		} {
+			if err := there.Zero_().Err(); err != nil {
+				return err
+			}
 			if ms[i], err = medianMS(m.f); err != nil {
 				return err
 			}
 			r := streamRow{Row: m.row, MS: ms[i], OK: true}
-			if i == 3 {
+			if i > 0 {
+				if r.OK, r.Note, err = arrived(there, locked); err != nil {
+					return err
+				}
+			}
+			if i == 3 && r.OK {
 				r.Note = fmt.Sprintf("%.0f %% of the shorter part is hidden", 100*(ms[2]-ms[3])/max(min(ms[0], ms[1]), 1e-3))
 				r.OK = dry() || ms[3] < ms[2]
 			}
@@ -149,6 +157,9 @@ func loaded() error {
 					wrong++
 				}
 				t.Release()
+			}
+			if err == nil && len(ends) != 2*batches {
+				err = fmt.Errorf("an epoch of %d batches had %d", batches, len(ends)/2)
 			}
 			if err != nil {
 				return err

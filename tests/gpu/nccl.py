@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 dry = os.environ.get("LINSTOCK_GPU_DRY") == "1"
+REFUSAL = "Duplicate GPU"  # NCCL's words for two ranks on one device
 
 
 def rank():
@@ -52,7 +53,8 @@ def run(world, hosts, port):
         if p.returncode != 0:
             sys.stderr.write(err)
             lines = [line for line in err.strip().splitlines() if line.strip()]
-            error = error or next((line for line in reversed(lines) if "uplicate GPU" in line or "Error" in line), lines[-1] if lines else "exit %d" % p.returncode)
+            refusal = next((line[line.index(REFUSAL):] for line in lines if REFUSAL in line), "")
+            error = refusal or error or next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "exit %d" % p.returncode)
     return said.split(), error[:200]
 
 
@@ -63,8 +65,8 @@ def main():
         if len(words) == 2 and not error:
             row.update({"allowed": "yes", "ms to begin": float(words[0]), "ms an all_reduce of 256 MiB": float(words[1]), "ok": True})
         else:
-            # By default NCCL refuses two ranks on one device. That is a result, not a failure.
-            row.update({"allowed": "no", "ok": world > hosts or dry, "note": error})
+            # By default NCCL refuses two ranks on one device. That is a result, not a failure; any other error is one.
+            row.update({"allowed": "no", "ok": world > hosts and REFUSAL in error, "note": error})
         print(json.dumps(row))
 
 

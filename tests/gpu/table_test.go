@@ -18,3 +18,13 @@ func TestDryOptions(t *testing.T) {
 		}
 	}
 }
+
+// TestSkippedTestsAreNoResult tests that a step whose tests are all skipped fails.
+func TestSkippedTestsAreNoResult(t *testing.T) {
+	leak.Check(t)
+	for out, want := range map[string]bool{"--- SKIP: TestA (0.00s)\n": false, "--- SKIP: TestA (0.00s)\n--- PASS: TestB (0.00s)\n": true, "": false} {
+		if err := readGoTest(nil, []byte(out), &stepResult{}); (err == nil) != want {
+			t.Errorf("%q: %v", out, err)
+		}
+	}
+}
