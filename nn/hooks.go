@@ -75,19 +75,20 @@ func (h *Hooked) RegisterForwardHook(f func(x, y *tensor.Tensor) (*tensor.Tensor
 	return register("RegisterForwardHook", h, func(h *Hooked) *[]*hook[func(x, y *tensor.Tensor) (*tensor.Tensor, error)] { return &h.after }, f)
 }
 
-// RegisterFullBackwardPreHook calls f with the gradient of the layer's output before the backward pass enters the layer.
-// If f returns a tensor, it replaces the gradient; nil leaves it unchanged. f runs as a hook of Tensor.RegisterHook does.
-// The returned function removes the hook. While a layer has backward hooks, neither its input nor its output may be changed
-// in place, by the layer or after it, and neither may have a tangent of forward-mode differentiation: operators return an
-// error. PyTorch: Module.register_full_backward_pre_hook.
+// RegisterFullBackwardPreHook calls f with the gradient of the layer's output before the backward pass enters the
+// layer; nil if the output receives none. If f returns a tensor, it replaces the gradient; nil leaves it unchanged. f
+// runs as a hook of Tensor.RegisterHook does. The returned function removes the hook. While a layer has backward hooks,
+// neither its input nor its output may be changed in place, by the layer or after it, and neither may have a tangent of
+// forward-mode differentiation: operators return an error. PyTorch: Module.register_full_backward_pre_hook.
 func (h *Hooked) RegisterFullBackwardPreHook(f func(gradOutput *tensor.Tensor) (*tensor.Tensor, error)) (remove func(), err error) {
 	return register("RegisterFullBackwardPreHook", h, func(h *Hooked) *[]*hook[func(*tensor.Tensor) (*tensor.Tensor, error)] { return &h.backBefore }, f)
 }
 
-// RegisterFullBackwardHook calls f with the gradients of the layer's input and output once the backward pass has computed
-// both. If f returns a tensor, it replaces the gradient of the input; nil leaves it unchanged. If the input needs no
-// gradient, gradInput is nil. f runs as a hook of Tensor.RegisterHook does. The returned function removes the hook. The
-// restrictions are those of RegisterFullBackwardPreHook. PyTorch: Module.register_full_backward_hook.
+// RegisterFullBackwardHook calls f with the gradients of the layer's input and output once the backward pass has
+// computed both. If f returns a tensor, it replaces the gradient of the input; nil leaves it unchanged. gradInput is
+// nil if the input needs or receives no gradient, gradOutput if the output receives none. f runs as a hook of
+// Tensor.RegisterHook does. The returned function removes the hook. The restrictions are those of
+// RegisterFullBackwardPreHook. PyTorch: Module.register_full_backward_hook.
 func (h *Hooked) RegisterFullBackwardHook(f func(gradInput, gradOutput *tensor.Tensor) (*tensor.Tensor, error)) (remove func(), err error) {
 	return register("RegisterFullBackwardHook", h, func(h *Hooked) *[]*hook[func(gradInput, gradOutput *tensor.Tensor) (*tensor.Tensor, error)] {
 		return &h.backOutward
@@ -177,9 +178,14 @@ type backwardHooks struct {
 	before  []*hook[func(gradOutput *tensor.Tensor) (*tensor.Tensor, error)]
 	outward []*hook[func(gradInput, gradOutput *tensor.Tensor) (*tensor.Tensor, error)]
 
-	mu         sync.Mutex
-	gradOutput *tensor.Tensor // from the output's hook to the input's
-	inner      bool           // the input needs a gradient
+	mu      sync.Mutex
+	entered *entered // from the output's hook to the input's
+	inner   bool     // the input needs a gradient
+}
+
+// entered is what the output's hook has received.
+type entered struct {
+	gradOutput *tensor.Tensor // nil if the output has no gradient
 }
 
 // input returns a view of x whose gradient is that of the layer's input.
@@ -193,22 +199,22 @@ func (b *backwardHooks) input(x *tensor.Tensor) (*tensor.Tensor, error) {
 	}
 	b.inner = true
 	_, err = x.RegisterHook(func(gradInput *tensor.Tensor) (*tensor.Tensor, error) {
-		gradOutput := b.swap(nil)
-		if gradOutput == nil {
+		e := b.swap(nil)
+		if e == nil {
 			return nil, nil
 		}
-		defer gradOutput.Release()
-		return b.leave(gradInput, gradOutput)
+		defer e.gradOutput.Release()
+		return b.leave(gradInput, e.gradOutput)
 	})
 	return x, err
 }
 
-// swap sets the gradient of the output and returns the one before.
-func (b *backwardHooks) swap(g *tensor.Tensor) *tensor.Tensor {
+// swap sets what the output's hook has received and returns what was there before.
+func (b *backwardHooks) swap(e *entered) *entered {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	old := b.gradOutput
-	b.gradOutput = g
+	old := b.entered
+	b.entered = e
 	return old
 }
 
@@ -253,12 +259,15 @@ func (b *backwardHooks) output(y *tensor.Tensor) (*tensor.Tensor, error) {
 			_, err := b.leave(nil, g)
 			return changed, err
 		}
-		kept := g.Alias()
-		if err := kept.Err(); err != nil {
-			return nil, err
+		e := &entered{}
+		if g != nil {
+			e.gradOutput = g.Alias().Keep()
+			if err := e.gradOutput.Err(); err != nil {
+				return nil, err
+			}
 		}
-		if old := b.swap(kept.Keep()); old != nil {
-			old.Release()
+		if old := b.swap(e); old != nil {
+			old.gradOutput.Release()
 		}
 		return changed, nil
 	})

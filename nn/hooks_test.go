@@ -201,6 +201,72 @@ func TestBackwardHooksInPlace(t *testing.T) {
 	}
 }
 
+// lost is a sum that gives its first operand no gradient.
+type lost struct{}
+
+func (lost) Forward(_ *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	return []*tensor.Tensor{in[0].Add(in[1])}, nil
+}
+
+func (lost) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	return []*tensor.Tensor{nil, grads[0]}, nil
+}
+
+// TestBackwardHooksWithoutGradient tests that hooks see that the output receives no gradient, and that the next pass is
+// not affected.
+func TestBackwardHooksWithoutGradient(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		w, other := tensor.Full([]int{2}, 3.0).RequiresGrad_(), tensor.Ones([]int{2}).RequiresGrad_()
+		h := nn.NewHooked(layerFunc(func(x *tensor.Tensor) *tensor.Tensor { return x.Mul(w) }))
+		var seen []string
+		see := func(ts ...*tensor.Tensor) (*tensor.Tensor, error) {
+			for _, x := range ts {
+				if x == nil {
+					seen = append(seen, "nil")
+				} else {
+					v, err := x.Sum().Item()
+					if err != nil {
+						return nil, err
+					}
+					seen = append(seen, fmt.Sprint(v))
+				}
+			}
+			return nil, nil
+		}
+		_, err1 := h.RegisterFullBackwardPreHook(func(out *tensor.Tensor) (*tensor.Tensor, error) { return see(out) })
+		_, err2 := h.RegisterFullBackwardHook(func(in, out *tensor.Tensor) (*tensor.Tensor, error) { return see(in, out) })
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		for _, x := range []*tensor.Tensor{tensor.Ones([]int{2}).RequiresGrad_(), tensor.Ones([]int{2})} {
+			y := h.Forward(x)
+			z, err := autograd.Apply(lost{}, y, other)
+			if err != nil {
+				return err
+			}
+			if err := z[0].Sum().Backward(tensor.RetainGraph(true)); err != nil {
+				return err
+			}
+			if g := other.Grad(); g == nil {
+				t.Error("the other operand has no gradient")
+			}
+			seen = append(seen, "then")
+			if err := y.Sum().Backward(); err != nil {
+				return err
+			}
+		}
+		want := "nil nil nil then 2 6 2 nil nil nil then 2 nil 2"
+		if got := strings.Join(seen, " "); got != want {
+			t.Errorf("the hooks see %s, want %s", got, want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 type places struct {
 	Any   any
 	Fixed *nn.Linear

@@ -38,8 +38,8 @@ func TestLocksOfHooks(t *testing.T) {
 	unordered.Go(func() { b.swap(nil) }, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		g := b.gradOutput
-		b.gradOutput = g
+		e := b.entered
+		b.entered = e
 	})
 }
 
