@@ -463,6 +463,27 @@ func TestGradCheckOptions(t *testing.T) {
 	}
 }
 
+// TestGradCheckOfNothing tests that a function with an empty output passes.
+func TestGradCheckOfNothing(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		in := []*tensor.Tensor{points(3, 2)}
+		for _, shape := range [][]int{{0, 2}, {0}, {2, 0, 3}} {
+			f := func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].Mul(in[0]).Narrow(0, 0, 0).Reshape(shape...) }
+			if err := autograd.GradCheck(f, in); err != nil {
+				t.Errorf("%v: GradCheck: %v", shape, err)
+			}
+			if err := autograd.GradGradCheck(f, in); err != nil {
+				t.Errorf("%v: GradGradCheck: %v", shape, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestGradCheckOperators(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {

@@ -240,7 +240,7 @@ func GradGradCheck(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*te
 				return err
 			}
 			// The gradient of the output is an input of the gradient function too.
-			seed := tensor.Linspace(0.5, 1.5, max(1, y.Numel()), tensor.Float64).Reshape(y.Shape()...).To(y.Device()).RequiresGrad_()
+			seed := tensor.Linspace(0.5, 1.5, y.Numel(), tensor.Float64).Reshape(y.Shape()...).To(y.Device()).RequiresGrad_()
 			n := len(inputs)
 			gradient := func(args ...*tensor.Tensor) *tensor.Tensor {
 				var wrt, flat []*tensor.Tensor
