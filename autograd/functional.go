@@ -66,7 +66,11 @@ func (s *functional) copies(inputs []*tensor.Tensor, leaves bool) ([]*tensor.Ten
 	in := make([]*tensor.Tensor, len(inputs))
 	for i, t := range inputs {
 		if s.create && t.RequiresGrad() {
-			in[i] = t.ViewAs(t)
+			if t.Layout() == tensor.Strided {
+				in[i] = t.ViewAs(t)
+			} else {
+				in[i] = t.Clone()
+			}
 		} else if in[i] = t.Detach(); leaves {
 			in[i] = in[i].RequiresGrad_()
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/cmplx"
+	"slices"
 	"strings"
 	"testing"
 
@@ -185,6 +186,51 @@ func TestFunctionalErrors(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestFunctionalSparse tests sparse inputs, with and without a graph of the results; the wanted values are PyTorch's.
+func TestFunctionalSparse(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		w := tensor.FromSlice([]float64{1, 2, 3, 4, 5, 6}, []int{3, 2})
+		f := func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].ToDense().Pow(2).MatMul(w).Sum() }
+		for _, layout := range []tensor.Layout{tensor.SparseCOO, tensor.SparseCSR} {
+			sparse := func(values ...float64) []*tensor.Tensor {
+				return []*tensor.Tensor{tensor.FromSlice(values, []int{2, 3}).ToSparse(layout)}
+			}
+			x, v := sparse(1, 0, 2, 0, 3, 0), sparse(1, 0, 1, 0, 1, 0)
+			x[0].RequiresGrad_()
+			for _, create := range []bool{false, true} {
+				check := func(what string, output *tensor.Tensor, products []*tensor.Tensor, err error, want ...float64) {
+					t.Helper()
+					if err != nil {
+						t.Errorf("%s, %v, graph %v: %v", what, layout, create, err)
+						return
+					}
+					if y, err := output.Item(); err != nil || y != 110 || output.RequiresGrad() != create || products[0].RequiresGrad() != create {
+						t.Errorf("%s, %v, graph %v: the output is %v, %v, the product %v", what, layout, create, output, err, products[0])
+					}
+					got, err := tensor.Data[float64](products[0].ToDense())
+					if err != nil || !slices.Equal(got, want) {
+						t.Errorf("%s, %v, graph %v: %v, %v, want %v", what, layout, create, got, err, want)
+					}
+				}
+				graph := autograd.CreateGraph(create)
+				y, products, err := autograd.VJP(f, x, nil, graph)
+				check("VJP", y, products, err, 6, 0, 44, 0, 42, 0)
+				y, product, err := autograd.JVP(f, x, v, graph)
+				check("JVP", y, []*tensor.Tensor{product}, err, 92)
+				y, products, err = autograd.HVP(f, x, v, graph)
+				check("HVP", y, products, err, 6, 0, 22, 0, 14, 0)
+				y, products, err = autograd.VHP(f, x, v, graph)
+				check("VHP", y, products, err, 6, 0, 22, 0, 14, 0)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 // TestFunctionalComplex tests JVP, HVP and VHP with complex inputs and outputs; the wanted values are PyTorch's.
