@@ -398,6 +398,86 @@ func TestCheckpointModes(t *testing.T) {
 	}
 }
 
+// TestCheckpointLevels tests that f has tangents when it is computed again if the backward pass does: its first run may
+// have been in another level, or in none.
+func TestCheckpointLevels(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := points(3)
+		var levels []bool
+		run := func() *tensor.Tensor {
+			return autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
+				err := autograd.MakeDual(x.Detach(), x.Detach()).Err()
+				levels = append(levels, err == nil)
+				return in[0].Exp().Mul(in[0])
+			}, x)
+		}
+		level := func(f func() error) {
+			t.Helper()
+			if err := autograd.DualLevel(f); err != nil {
+				t.Error(err)
+			}
+		}
+		var inside *tensor.Tensor
+		level(func() error { inside = run(); return inside.Err() })
+		outside := run()
+		level(func() error { return outside.Sum().Backward() })
+		open, over := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(over)
+			level(func() error { open <- struct{}{}; <-open; return nil })
+		}()
+		<-open
+		err := inside.Sum().Backward()
+		open <- struct{}{}
+		<-over
+		if want := []bool{true, false, true, false}; !slices.Equal(levels, want) {
+			t.Errorf("the runs were in a level: %v, want %v", levels, want)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCheckpointDifferentiatesForward tests that a function which enters a level is an error when a backward pass
+// within a level computes it again. It waited for this level for ever.
+func TestCheckpointDifferentiatesForward(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		// From the first level of a process on, its threads have no tangents.
+		if err := autograd.DualLevel(func() error { return nil }); err != nil {
+			return err
+		}
+		x := points(3)
+		y := autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
+			square := func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].Mul(in[0]) }
+			_, dy, err := autograd.JVP(square, in, []*tensor.Tensor{x.Detach()}, autograd.ForwardMode(), autograd.CreateGraph())
+			if err != nil {
+				return tensor.Failed(err)
+			}
+			return dy.Mul(in[0])
+		}, x)
+		s := y.Sum()
+		err := autograd.DualLevel(func() error { return s.Backward(tensor.RetainGraph(true)) })
+		if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "levels do not nest") {
+			t.Errorf("in a level: %v", err)
+		}
+		if err := s.Backward(); err != nil {
+			return err
+		}
+		ok, err := x.Grad().AllClose(x.Detach().Mul(x.Detach()).Mul(4))
+		if err == nil && !ok {
+			t.Errorf("the gradient is %v", x.Grad())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 var errInside = errors.New("an error on purpose")
 
 // TestCheckpointErrors tests that a failure of f is an error of Checkpoint or of the backward pass and names both

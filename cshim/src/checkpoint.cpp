@@ -1,6 +1,7 @@
 // Gradient checkpointing without reentrant backward passes (docs/decisions/0011-checkpoint.md).
 #include <ATen/Context.h>
 #include <ATen/ThreadLocalState.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/ScalarType.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/forward_grad.h>
@@ -631,8 +632,12 @@ std::shared_ptr<Recomputation> Checkpoint::recompute() {
   uint64_t failed;
   {
     auto pass = pass_info();
+    auto &state = c10::AutogradState::get_tls_state();
+    bool forward = state.get_fw_grad_mode();
     at::ThreadLocalStateGuard modes(modes_);
-    HooksOfPass same(std::move(pass));  // the pass in which the first run was, if any, is over
+    // The level and the pass are those of now: those in which the first run was, if any, may be over.
+    state.set_fw_grad_mode(forward);
+    HooksOfPass same(std::move(pass));
     AutocastGuard autocast(autocast_);
     RandomGuard random(then);
     Lent lent(inputs);
