@@ -362,6 +362,57 @@ func TestAutocastGoroutines(t *testing.T) {
 	}
 }
 
+// A region of one device type does not let a region of another one use casts if that one must not, because a region
+// that casts to another dtype uses them.
+func TestAutocastOfSeveralDeviceTypes(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		w, v := tensor.Ones([]int{4, 4}).RequiresGrad_(), tensor.Ones([]int{4, 4}).RequiresGrad_()
+		product := func() *tensor.Tensor { return w.MatMul(v) }
+		both := func(f func() *tensor.Tensor) *tensor.Tensor {
+			return bf16(func() *tensor.Tensor { return autograd.Autocast(tensor.CUDAType, tensor.BFloat16, f) })
+		}
+		want := func(where string, y *tensor.Tensor, dtype tensor.DType) {
+			t.Helper()
+			if y.Err() != nil || y.DType() != dtype {
+				t.Errorf("%s: a product is %v, %v, want %v", where, y.DType(), y.Err(), dtype)
+			}
+		}
+		checkpointed := both(func() *tensor.Tensor {
+			return autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].MatMul(w).MatMul(v) }, tensor.Ones([]int{1, 4}))
+		})
+		return autograd.WithAutocast(tensor.CPUType, tensor.Float16, func() error {
+			want("before", product(), tensor.Float16)
+			want("in regions of two types", both(product), tensor.BFloat16)
+			if err := checkpointed.Sum().Backward(); err != nil {
+				t.Errorf("a recomputation in regions of two types: %v", err)
+			}
+			want("between", product(), tensor.Float16)
+			computed, done := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(done)
+				_ = tensor.WithScope(func() error {
+					return both(func() *tensor.Tensor {
+						y := product()
+						want("on a goroutine", y, tensor.BFloat16)
+						computed <- struct{}{}
+						<-computed
+						return y
+					}).Err()
+				})
+			}()
+			<-computed
+			want("beside a goroutine", product(), tensor.Float16)
+			computed <- struct{}{}
+			<-done
+			return nil
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A checkpointed function is computed again in the regions of the forward pass.
 func TestAutocastCheckpoint(t *testing.T) {
 	leak.Check(t)

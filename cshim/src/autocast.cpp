@@ -5,6 +5,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 #include <utility>
@@ -23,8 +24,10 @@ struct Claims {
 std::mutex claims_mutex;
 std::array<Claims, c10::COMPILE_TIME_MAX_DEVICE_TYPES> claims;
 
-thread_local bool may_cache = false;  // the innermost region that is on uses the cache
+thread_local bool may_cache = false;  // the regions in force use the cache
 thread_local int claimed_regions = 0;
+// Of a device type: the innermost region is on and has a claim.
+thread_local std::array<bool, c10::COMPILE_TIME_MAX_DEVICE_TYPES> claimed_type{};
 
 bool claim(const ls_mode &m) {
   if (any_lost()) return false;       // a cast on a lost device must not be freed, so the cache cannot be cleared
@@ -44,6 +47,13 @@ void unclaim(int32_t device_type) noexcept {
 
 void clear() noexcept {
   if (!any_lost()) at::autocast::clear_cache();
+}
+
+// Whether all regions in force on the calling thread have claims: libtorch's cache is on or off for all of them.
+bool all_claimed() {
+  return std::ranges::all_of(at::autocast::_AUTOCAST_SUPPORTED_DEVICES, [](c10::DeviceType type) {
+    return !at::autocast::is_autocast_enabled(type) || claimed_type[static_cast<size_t>(type)];
+  });
 }
 
 void set(const ls_mode &m) {
@@ -69,7 +79,9 @@ ls_mode autocast_in_force(int32_t device_type) {
 }
 
 AutocastRegion::AutocastRegion(ls_mode mode)
-    : before_(autocast_in_force(mode.device)), may_cache_before_(may_cache) {
+    : before_(autocast_in_force(mode.device)),
+      claimed_before_(claimed_type[static_cast<size_t>(mode.device)]),
+      may_cache_before_(may_cache) {
   auto dtype = static_cast<c10::ScalarType>(mode.dtype);
   if (mode.on == 0)
     mode.dtype = before_.dtype;
@@ -78,7 +90,8 @@ AutocastRegion::AutocastRegion(ls_mode mode)
   set(mode);
   if (mode.on != 0) {
     claimed_ = c10::GradMode::is_enabled() && !c10::InferenceMode::is_enabled() && claim(mode);
-    may_cache = claimed_;
+    claimed_type[static_cast<size_t>(mode.device)] = claimed_;
+    may_cache = all_claimed();
     if (claimed_ && claimed_regions++ == 0) clear();
   }
   grad_mode_changed();
@@ -90,6 +103,7 @@ AutocastRegion::~AutocastRegion() {
     unclaim(before_.device);
   }
   set(before_);
+  claimed_type[static_cast<size_t>(before_.device)] = claimed_before_;
   may_cache = may_cache_before_;
   grad_mode_changed();
 }

@@ -3,7 +3,8 @@
 // libtorch's cache maps a weight to its cast. It belongs to the process and ignores the dtype of the cast, whether
 // the cast was recorded, and writes to the weight. So a region uses it only
 //   - while gradients are recorded, outside backward passes and captures,
-//   - if all regions of the process that use it for the same device type cast to the same dtype, and
+//   - if all regions of the process that use it for the same device type cast to the same dtype,
+//   - if the regions of other device types in force on its thread use it too, because it is on or off for all, and
 //   - if no graph was being captured when it began: a graph casts by itself, because a cast that it has captured
 //     has no value before a replay, and one that was made before would not be made again by a replay;
 // and it is cleared when a thread enters its outermost such region, when it leaves it, and by ls_casts_clear.
@@ -29,6 +30,7 @@ class AutocastRegion {
 
  private:
   ls_mode before_;
+  bool claimed_before_;  // the region of the device type that was in force
   bool may_cache_before_;
   bool claimed_ = false;
 };
