@@ -325,6 +325,95 @@ func TestAutocastSeesChangedWeights(t *testing.T) {
 	}
 }
 
+// So is a change in a function that is computed again, when no goroutine is in a region.
+func TestAutocastCheckpointChangesWeights(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		w, x := tensor.Ones([]int{4, 4}).RequiresGrad_(), tensor.Ones([]int{1, 4}).RequiresGrad_()
+		set := func(v float64) error { return autograd.NoGrad(func() error { return w.Fill_(v).Err() }) }
+		y := bf16(func() *tensor.Tensor {
+			return autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
+				if err := set(1); err != nil {
+					return tensor.Failed(err)
+				}
+				u := in[0].MatMul(w)
+				if err := set(3); err != nil {
+					return tensor.Failed(err)
+				}
+				return u.MatMul(w)
+			}, x)
+		})
+		if err := y.Sum().Backward(); err != nil {
+			return err
+		}
+		g, err := tensor.Data[float32](x.Grad())
+		if err == nil && g[0] != 4*3*4*1 {
+			t.Errorf("the gradient is %v, want 48", g)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// passesWithin returns a tensor whose backward pass runs others within each other, depth with itself, of which the
+// innermost one calls f.
+func passesWithin(depth int, f func() error) *tensor.Tensor {
+	var root *tensor.Tensor
+	for range depth {
+		l, inner := tensor.Ones([]int{1}).RequiresGrad_(), f
+		if _, err := l.RegisterHook(func(*tensor.Tensor) (*tensor.Tensor, error) { return nil, inner() }); err != nil {
+			return tensor.Failed(err)
+		}
+		y := l.Sum()
+		root, f = y, func() error { return y.Backward() }
+	}
+	return root
+}
+
+// And so is a change by a hook on a thread of the engine: that of a CUDA device or, as here, that of a pass within more
+// than 60 others.
+func TestAutocastSeesWeightsThatHooksChange(t *testing.T) {
+	const deep = 62
+	if err := tensor.WithScope(func() error {
+		// The thread counts as a goroutine once it has called Go.
+		return passesWithin(deep, func() error { return nil }).Backward()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		w, x := tensor.Ones([]int{4, 4}).RequiresGrad_(), tensor.Ones([]int{1, 4})
+		for _, depth := range []int{1, deep} {
+			root := passesWithin(depth, func() error {
+				return autograd.NoGrad(func() error { return w.Mul_(2).Err() })
+			})
+			err := autograd.WithAutocast(tensor.CPUType, tensor.BFloat16, func() error {
+				before, err := x.MatMul(w).Sum().Item()
+				if err != nil {
+					return err
+				}
+				if err := root.Backward(); err != nil {
+					return err
+				}
+				after, err := x.MatMul(w).Sum().Item()
+				if after != 2*before {
+					t.Errorf("in %d passes: %v before, %v after, want twice as much", depth, before, after)
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // Regions of two goroutines that share a weight, at the same time and with different dtypes.
 func TestAutocastGoroutines(t *testing.T) {
 	leak.Check(t)

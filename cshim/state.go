@@ -88,7 +88,7 @@ func ModePush(m Mode) error {
 func ModePop() { C.lsc_mode_pop() }
 
 // ClearCasts forgets the casts that autocast keeps: if everywhere, and otherwise if the calling thread is in a region
-// that may have kept some.
+// that may have kept some, or in a backward pass, which a thread in such a region may wait for.
 func ClearCasts(everywhere bool) { C.lsc_casts_clear(flag(everywhere)) }
 
 // ScopeSet sets the calling thread's scope word and returns the one before. If there was none, it returns ScopeMain on

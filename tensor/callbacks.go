@@ -316,6 +316,8 @@ func runFunction(id uint64, grads, saved []cshim.Handle, needs []bool, out []csh
 		if !ok {
 			return errors.New("the function has been freed")
 		}
+		casting.Add(1)
+		defer casting.Add(-1)
 		return WithScope(func() error {
 			gs, ss := make([]*Tensor, len(grads)), make([]*Tensor, len(saved))
 			for i, h := range grads {

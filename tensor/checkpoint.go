@@ -183,6 +183,8 @@ func runRecompute(id uint64, inputs []cshim.Handle) uint64 {
 		if !ok {
 			return errors.New("the function has been freed")
 		}
+		casting.Add(1)
+		defer casting.Add(-1)
 		return WithScope(func() error {
 			ts := make([]*Tensor, len(inputs))
 			for i, h := range inputs {

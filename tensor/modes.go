@@ -53,7 +53,8 @@ func withForward(f func() error) error {
 	return withMode(op, cshim.Mode{Kind: cshim.ModeForward}, f)
 }
 
-// casting is the number of goroutines in regions of autocast, each counted once for each region.
+// casting is the number of regions of autocast that goroutines are in, and of callbacks that run in those of the
+// forward pass, if there were any.
 var casting atomic.Int64
 
 // withAutocast runs f with autocast of a device type to a dtype, which Float32 turns off. It implements
@@ -85,8 +86,8 @@ func autocastDType(device DeviceType) DType {
 	return Float32
 }
 
-// forgetCasts drops the casts of weights that regions of autocast keep, because weights were changed: all of them if
-// everywhere, and otherwise those of this goroutine's region.
+// forgetCasts drops the casts of weights that regions of autocast keep, because weights were changed: if everywhere,
+// and otherwise if this goroutine is in a region or a backward pass.
 func forgetCasts(everywhere bool) {
 	if casting.Load() != 0 {
 		cshim.ClearCasts(everywhere)

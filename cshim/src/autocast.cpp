@@ -4,12 +4,14 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 #include <array>
 #include <mutex>
 #include <utility>
 
+#include "hooks.h"
 #include "shim.h"
 #include "stream.h"
 
@@ -142,6 +144,6 @@ CastCachePause::~CastCachePause() {
 
 void ls_casts_clear(int32_t everywhere) noexcept {
   ls::run_quiet([&] {
-    if (everywhere != 0 || ls::claimed_regions != 0) ls::clear();
+    if (everywhere != 0 || ls::claimed_regions != 0 || ls::current_pass() != nullptr) ls::clear();
   });
 }

@@ -113,8 +113,8 @@ var LockThread = runtime.LockOSThread
 // WithThread runs f on this goroutine, which is locked to its thread meanwhile.
 var WithThread func(f func() error) error
 
-// ForgetCasts drops the casts of weights that regions of autocast keep, because weights were changed: those of all
-// regions if everywhere, and otherwise those of this goroutine's region.
+// ForgetCasts drops the casts of weights that regions of autocast keep, because weights were changed: if everywhere,
+// and otherwise if this goroutine is in a region or a backward pass.
 var ForgetCasts = func(everywhere bool) {}
 
 // Package nn sets these.

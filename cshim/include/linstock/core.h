@@ -156,7 +156,8 @@ LS_API ls_mode ls_mode_get(int32_t kind, int32_t device_type) LS_NOEXCEPT;
 LS_API ls_error *ls_mode_push(ls_mode mode) LS_NOEXCEPT;
 LS_API void ls_mode_pop(void) LS_NOEXCEPT;
 /* Forgets the casts of weights that autocast keeps for reuse, because weights were changed: if everywhere, and
- * otherwise if the calling thread is in a region that may have kept some. */
+ * otherwise if the calling thread is in a region that may have kept some, or in a backward pass, which a thread in
+ * such a region may wait for. */
 LS_API void ls_casts_clear(int32_t everywhere) LS_NOEXCEPT;
 /* Sets the scope word, without LS_SCOPE_SAMPLED, which is not part of it, and returns the one before. If there was
  * none, it returns LS_SCOPE_MAIN on the process's main thread, where the system tells which that is (Linux). */
