@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/golden"
@@ -242,6 +243,57 @@ func TestAutocastForgetsLeaves(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// A cast that does not fit waits for a sweep, which forgets other casts and calls reclaimers. If that makes no room, it
+// fails in the usual time.
+func TestAutocastCastThatDoesNotFit(t *testing.T) {
+	const n, mib = 2048, 1 << 20 // a weight has 16 MiB, its cast 8
+	for name, c := range map[string]struct {
+		cached, spare bool
+		want          error
+	}{
+		"a cast that is kept": {true, false, nil},
+		"a reclaimer":         {false, true, nil},
+		"nothing":             {false, false, tensor.ErrOutOfMemory},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			defer func() { _ = vram.SetLimit(vram.CPU, vram.Share(0.9)) }()
+			other, w := tensor.Ones([]int{n, n}).RequiresGrad_(), tensor.Ones([]int{n, n}).RequiresGrad_()
+			x, spare := tensor.Ones([]int{1, n}), tensor.Ones([]int{n, n})
+			defer func() {
+				for _, x := range []*tensor.Tensor{other, w, x, spare} {
+					x.Release()
+				}
+			}()
+			if c.spare {
+				defer vram.Register(vram.Reclaimer{Name: "test", Reclaim: func(int64) { spare.Release() }})()
+			}
+			var took time.Duration
+			err := autograd.WithAutocast(tensor.CPUType, tensor.BFloat16, func() error {
+				if c.cached {
+					if err := tensor.WithScope(func() error { return x.MatMul(other).Err() }); err != nil {
+						return err
+					}
+				}
+				if err := vram.SetLimit(vram.CPU, vram.Bytes(liveBytes(t)+4*mib)); err != nil {
+					return err
+				}
+				start := time.Now()
+				y := x.MatMul(w)
+				defer y.Release()
+				took = time.Since(start)
+				return y.Err()
+			})
+			if !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+			if took > 20*time.Second {
+				t.Errorf("it took %v", took)
+			}
+		})
 	}
 }
 

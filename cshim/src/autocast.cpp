@@ -1,4 +1,4 @@
-// Autocast regions and libtorch's cache of casts.
+// Autocast regions and the cache of casts.
 #include "autocast.h"
 
 #include <ATen/autocast_mode.h>

@@ -1,7 +1,7 @@
-// Autocast regions and libtorch's cache of casts (docs/decisions/0029-casts.md).
+// Autocast regions and the cache of casts (docs/decisions/0029-casts.md).
 //
-// libtorch's cache maps a weight to its cast. It belongs to the process and ignores the dtype of the cast, whether
-// the cast was recorded, and writes to the weight. So a region uses it only
+// The cache (casts.cpp) maps a weight to its cast. It belongs to the process and ignores the dtype of the cast,
+// whether the cast was recorded, and writes to the weight. So a region uses it only
 //   - while gradients are recorded, outside backward passes and captures,
 //   - if all regions of the process that use it for the same device type cast to the same dtype,
 //   - if the regions of other device types in force on its thread use it too, because it is on or off for all, and
