@@ -80,7 +80,22 @@ struct Pressure {
   }
 };
 
+// The last failure of a device's allocation on any thread, packed; 0: none. A backward pass fails on a thread of
+// the autograd engine, and its caller's thread reports the error.
 std::atomic<uint64_t> last_on_device{0};
+constexpr int kBytesBits = 48;
+constexpr int64_t kMostBytes = (int64_t{1} << kBytesBits) - 1;
+
+uint64_t packed(const LastFailure &f) noexcept {
+  return static_cast<uint64_t>(f.device) << kBytesBits | static_cast<uint64_t>(std::min(f.bytes, kMostBytes));
+}
+
+// Records that an allocation has failed. admitted is how many of the device's live bytes are its own.
+void count_failed(int slot, int64_t asked, int64_t admitted) noexcept {
+  last_failure = {asked, word_of(slot), accounts[slot].live.load(std::memory_order_relaxed) - admitted};
+  if (slot > kCpuSlot) last_on_device.store(packed(last_failure));
+  Pressure::get().ooms.fetch_add(1, std::memory_order_relaxed);
+}
 
 inline void count_allocated(Account &a, int64_t n, int64_t live) noexcept {
   int64_t total = n + a.total.fetch_add(n, std::memory_order_relaxed);
@@ -248,15 +263,18 @@ int slot_of_word(int32_t device) {
 LastFailure take_last_failure() noexcept {
   auto mine = last_failure;
   last_failure = {0, 0, 0};
-  if (mine.bytes != 0) return mine;
+  if (mine.bytes != 0) {
+    uint64_t same = packed(mine);
+    last_on_device.compare_exchange_strong(same, 0);
+    return mine;
+  }
   uint64_t other = last_on_device.exchange(0);
   if (other == 0) return mine;
-  return {static_cast<int64_t>(other & ((uint64_t{1} << 56) - 1)), word_of(static_cast<int>(other >> 56)), 0};
+  return {static_cast<int64_t>(other) & kMostBytes, static_cast<int32_t>(other >> kBytesBits), 0};
 }
 
 void out_of_memory(int slot, int64_t asked, const char *why, int64_t admitted) {
-  last_failure = {asked, word_of(slot), accounts[slot].live.load(std::memory_order_relaxed) - admitted};
-  Pressure::get().ooms.fetch_add(1, std::memory_order_relaxed);
+  count_failed(slot, asked, admitted);
   C10_THROW_ERROR(OutOfMemoryError, why);
 }
 
@@ -412,12 +430,7 @@ void reserved_on_device(int slot, int64_t n) noexcept {
 }
 
 void failed_on_device(int slot, int64_t asked) noexcept {
-  if (slot <= kCpuSlot) return;
-  last_failure = {asked, word_of(slot), accounts[slot].live.load(std::memory_order_relaxed) - asked};
-  // A backward pass fails on a thread of the autograd engine; the caller's thread reports the error.
-  last_on_device.store(static_cast<uint64_t>(slot) << 56 |
-                       static_cast<uint64_t>(std::min<int64_t>(asked, (int64_t{1} << 56) - 1)));
-  Pressure::get().ooms.fetch_add(1, std::memory_order_relaxed);
+  if (slot > kCpuSlot) count_failed(slot, asked, asked);
 }
 
 }  // namespace ls

@@ -35,7 +35,7 @@ var scenarios = map[string]func(*Control) error{
 	"cpu": cpuOnly, "uncached": uncached, "expandable": train, "slow": slow, "history": history, "pressure": pressure,
 	"threads": threads, "fragments": fragments, "capturing": capturing, "checkpoint": recompute,
 	"rank": rank, "options": options, "settings": settings, "losing": losing, "split": split, "threshold": threshold, "generators": generators, "elsewhere": elsewhere,
-	"numbers": numbers, "besides": besides, "beginning": beginning, "indices": indices, "occupied": occupied, "unsampled": unsampled,
+	"numbers": numbers, "besides": besides, "beginning": beginning, "indices": indices, "occupied": occupied, "unsampled": unsampled, "refused": refused,
 }
 
 func TestMain(m *testing.M) {
@@ -124,6 +124,7 @@ func TestFlatWeightsWithoutCuDNN(t *testing.T) {
 }
 func TestCapacity(t *testing.T)   { run(t, "capacity", 2, 64<<20) }
 func TestOccupied(t *testing.T)   { run(t, "occupied", 1, 1<<30) }
+func TestRefused(t *testing.T)    { run(t, "refused", 1, 1<<30) }
 func TestLimit(t *testing.T)      { run(t, "limit", 2, 1<<30) }
 func TestEmptyCache(t *testing.T) { run(t, "empty", 2, 1<<30) }
 func TestFailedAllocation(t *testing.T) {
@@ -638,6 +639,40 @@ func occupied(c *Control) error {
 	err = tensor.Zeros([]int{1<<30 + 1}, tensor.Uint8, d).Err()
 	if !errors.As(err, &e) || strings.Contains(err.Error(), "other processes") {
 		return fmt.Errorf("when no other process runs: %w", err)
+	}
+	return nil
+}
+
+// refused: the error of a backward pass that the limit refuses has the device and the bytes, not those of an earlier
+// failure.
+func refused(*Control) error {
+	d := tensor.CUDA(0)
+	const mib = 1 << 20
+	for _, earlier := range []bool{false, true} {
+		err := tensor.WithScope(func() error {
+			x := tensor.Zeros([]int{8 * mib}, d).RequiresGrad_()
+			loss := x.Exp().Sum()
+			if earlier {
+				if err := tensor.Zeros([]int{2 << 30}, tensor.Uint8, d).Err(); !errors.Is(err, tensor.ErrOutOfMemory) {
+					return fmt.Errorf("2 GiB of 1: %v", err)
+				}
+			}
+			m, err := stats(d)
+			if err != nil {
+				return err
+			}
+			if err := vram.SetLimit(d, vram.Bytes(m.Allocated+mib)); err != nil {
+				return err
+			}
+			var oom *vram.OutOfMemoryError
+			if err := loss.Backward(); !errors.As(err, &oom) || oom.Device != "cuda:0" || oom.Asked != 32*mib {
+				return fmt.Errorf("the pass: %w", err)
+			}
+			return vram.SetLimit(d, vram.Unlimited())
+		})
+		if err != nil {
+			return fmt.Errorf("after an earlier failure %v: %w", earlier, err)
+		}
 	}
 	return nil
 }
