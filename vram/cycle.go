@@ -267,10 +267,13 @@ func newProofs() []weak.Pointer[proof] {
 }
 
 // Collect runs a full sweep: it runs the Go collector and frees the unreachable tensors. Programs need it only before they
-// read counters. Python: gc.collect.
+// read counters. In a reclaimer it does nothing: a sweep is already under way. Python: gc.collect.
 func Collect() error {
 	if err := cshim.Load(); err != nil {
 		return err
+	}
+	if cshim.Sweeping() {
+		return nil
 	}
 	sweeper.Lock()
 	defer sweeper.Unlock()

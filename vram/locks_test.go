@@ -221,6 +221,39 @@ func TestOperatorWithoutRoomWaitsForTheSweep(t *testing.T) {
 	}
 }
 
+// An operator of a reclaimer that finds no memory does not wait for the sweep that waits for it, nor does Collect.
+func TestAReclaimerDoesNotWaitForItsSweep(t *testing.T) {
+	balance.Hold(t, func() {})
+	if err := cshim.Load(); err != nil {
+		t.Fatal(err)
+	}
+	for name, f := range map[string]func(){
+		"an operator": func() {
+			if relieve(cpuWord, 0) {
+				t.Error("it has freed memory")
+			}
+		},
+		"Collect": func() { _ = Collect() },
+	} {
+		done := make(chan struct{})
+		sweeper.Lock()
+		go func() {
+			defer close(done)
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			defer cshim.SweepingSet(cshim.SweepingSet(true))
+			f()
+		}()
+		select {
+		case <-done:
+		case <-time.After(time.Second):
+			t.Errorf("%s waits", name)
+		}
+		sweeper.Unlock()
+		<-done
+	}
+}
+
 // One sweep serves all operators that wait for it before they begin.
 func TestOneSweepForAllOperatorsThatWait(t *testing.T) {
 	balance.Hold(t, func() {})
