@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -155,6 +156,31 @@ func TestScopeDuringSweep(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// TestContainsWhileMoved tests, under the race detector, that Contains reads a tensor that moves under a lock.
+func TestContainsWhileMoved(t *testing.T) {
+	begin(t)
+	a := open(t)
+	defer a.Close()
+	b := open(t)
+	defer b.Close()
+	x := Ones([]int{2})
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for !stop.Load() {
+			a.Contains(x)
+			b.Contains(x)
+		}
+	})
+	for range 20000 {
+		if err := errors.Join(a.Adopt(x), b.Adopt(x)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
 }
 
 // TestMovesRace moves tensors between scopes and releases them on many goroutines.

@@ -388,9 +388,8 @@ func (s *Scope) Contains(t *Tensor) bool {
 		return false
 	}
 	s.mu.Lock()
-	in := s.holds(t)
-	s.mu.Unlock()
-	return in
+	defer s.mu.Unlock()
+	return t.inScope() == s && s.holds(t) // t may have moved: its slot is then guarded by another scope's lock
 }
 
 func (s *Scope) holds(t *Tensor) bool {
