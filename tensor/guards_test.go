@@ -158,6 +158,29 @@ func TestScopeDuringSweep(t *testing.T) {
 	}
 }
 
+// TestHeldDuringSweepIsFreedOnce tests that a tensor is freed once if it gets its anchor between the two halves of a
+// sweep and is then unreachable.
+func TestHeldDuringSweepIsFreedOnce(t *testing.T) {
+	begin(t)
+	before := handlesNow(t)
+	s := open(t)
+	defer s.Close()
+	x := Ones([]int{2})
+	func() {
+		y := Ones([]int{2})
+		if !s.weaken() {
+			t.Fatal("the scope is not in the sweep")
+		}
+		hold(y, 0)
+	}()
+	runtime.GC()
+	s.strengthen()
+	Flush()
+	equal(t, "entries", s.Len(), 1)
+	equal(t, "handles", handlesNow(t), before+1)
+	runtime.KeepAlive(x)
+}
+
 // TestContainsWhileMoved tests, under the race detector, that Contains reads a tensor that moves under a lock.
 func TestContainsWhileMoved(t *testing.T) {
 	begin(t)

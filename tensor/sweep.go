@@ -85,6 +85,15 @@ func (s *Scope) weaken() bool {
 	return true
 }
 
+// attached tells a sweep that t, an entry, has an anchor now: otherwise both the scope and the anchor would free it.
+func (s *Scope) attached(t *Tensor) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at := int(t.slot); t.inScope() == s && at < len(s.weak) {
+		s.weak[at].un = t.anchor.Load().unscopedRef
+	}
+}
+
 func (s *Scope) strengthen() {
 	s.mu.Lock()
 	if s.weak == nil {

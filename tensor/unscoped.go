@@ -39,6 +39,9 @@ var holding sync.Mutex
 // hold makes v reachable for as long as t is, or until drop is called. v may refer to t: both are Go objects.
 func hold(t *Tensor, v any) (drop func()) {
 	t.attach()
+	if s := t.inScope(); s != nil {
+		s.attached(t)
+	}
 	a, key := t.anchor.Load(), &v
 	holding.Lock()
 	defer holding.Unlock()
