@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
 // natives holds the Go values that native graphs refer to by id: hooks, functions, file mappings.
@@ -43,18 +44,62 @@ var failures struct {
 	ending     sync.Mutex // held during the calls
 }
 
-// forgetDropped removes the values that no native graph refers to any more.
-func forgetDropped() {
-	for nativeLive.Load() > 0 && cshim.DroppedCount() > 0 {
-		for _, drop := range takeDropped() {
-			drop()
-		}
+// drops holds the functions of FromMapped whose memory no tensor uses any more. They are the program's.
+var drops dropQueue
+
+type dropQueue struct {
+	n    atomic.Int64 // len(list)
+	mu   sync.Mutex
+	list []func()
+}
+
+func (q *dropQueue) waiting() bool { return q.n.Load() > 0 }
+
+func (q *dropQueue) add(f func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.list = append(q.list, f)
+	q.n.Add(1)
+}
+
+// take returns nil if the queue is empty.
+func (q *dropQueue) take() (f func()) {
+	if !q.waiting() {
+		return nil
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.list) == 0 {
+		return nil
+	}
+	f, q.list = q.list[0], q.list[1:]
+	q.n.Add(-1)
+	return f
+}
+
+// call calls the functions. If one does not return, the others stay in the queue.
+func (q *dropQueue) call() {
+	for f := q.take(); f != nil; f = q.take() {
+		f()
 	}
 }
 
-// takeDropped removes some of these values and returns those that are to be called. It adds those of passes that have
-// failed to failures.
-func takeDropped() (drops []func()) {
+func init() { reclaim.DropsWaiting, reclaim.CallDrops = drops.waiting, drops.call }
+
+// forgetDropped removes the values that no native graph refers to any more, and calls the functions of FromMapped.
+func forgetDropped() {
+	takeDropped()
+	drops.call()
+}
+
+// takeDropped removes these values. Those that are to be called it adds to drops and failures.
+func takeDropped() {
+	for nativeLive.Load() > 0 && cshim.DroppedCount() > 0 {
+		takeSomeDropped()
+	}
+}
+
+func takeSomeDropped() {
 	var ids [64]uint64
 	failures.Lock()
 	defer failures.Unlock()
@@ -63,14 +108,13 @@ func takeDropped() (drops []func()) {
 		v, _ := takeNative(id)
 		switch v := v.(type) {
 		case func():
-			drops = append(drops, v)
+			drops.add(v)
 		case *passEnd:
 			if !v.reached.Load() {
 				failures.calls = append(failures.calls, v.failed)
 			}
 		}
 	}
-	return drops
 }
 
 // endFailed calls what atPassEnd was given for passes that have failed. It may find what belongs to the pass of another

@@ -666,6 +666,22 @@ func TestFromMappedDropsOnce(t *testing.T) {
 	Flush()
 }
 
+// TestFromMappedPanics tests that a function that panics keeps none of the others from being called.
+func TestFromMappedPanics(t *testing.T) {
+	begin(t)
+	calls := 0
+	for range 3 {
+		FromMapped(Uint8, []int{64}, make([]byte, 64), func() { calls++; panic("mine") }).Release()
+	}
+	for range 3 {
+		func() {
+			defer func() { _ = recover() }()
+			Flush()
+		}()
+	}
+	equal(t, "calls", calls, 3)
+}
+
 // TestScopesDoNotBlock tests that a goroutine that waits in a scope does not block other goroutines' scopes.
 func TestScopesDoNotBlock(t *testing.T) {
 	begin(t)

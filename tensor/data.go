@@ -337,8 +337,10 @@ func (t *Tensor) item() (any, error) {
 // types. PyTorch: Tensor.item.
 func (t *Tensor) Item() (float64, error) { return Item[float64](t) }
 
-// FromMapped makes a CPU tensor over memory that is not Go's, such as a file mapping. drop runs once no tensor
-// uses the memory, at a later operator or Flush; it may be nil.
+// FromMapped makes a CPU tensor over memory that is not Go's, such as a file mapping. drop runs once no tensor uses
+// the memory: on any goroutine that closes a scope or calls Backward, Flush or [vram.Collect], or within seconds on
+// one of its own, where a panic is recovered. It must not lock a mutex that a goroutine may hold during such a call.
+// drop may be nil.
 func FromMapped(dtype DType, shape []int, data []byte, drop func()) *Tensor {
 	if drop == nil {
 		drop = func() {}

@@ -57,7 +57,7 @@ func (q *pendingQueue) drain() {
 }
 
 func init() {
-	reclaim.Drain = Flush
+	reclaim.Drain = drain
 }
 
 // Flush frees the tensors outside scopes that the garbage collector has found unreachable, and those whose release is
@@ -66,8 +66,14 @@ func Flush() {
 	if cshim.Load() != nil {
 		return
 	}
+	drain()
+	drops.call()
+}
+
+// drain is Flush without code of the program.
+func drain() {
 	registry.find()
 	pending.drain()
 	reapOrphans()
-	forgetDropped()
+	takeDropped()
 }

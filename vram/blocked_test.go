@@ -2,10 +2,12 @@ package vram_test
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"runtime/metrics"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,6 +91,69 @@ func TestFreeingDoesNotWaitForTheProgram(t *testing.T) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// The same for a function of tensor.FromMapped, which the goroutine calls itself when its scope closes.
+func TestFreeingDoesNotWaitForMappedMemory(t *testing.T) {
+	for _, scoped := range []bool{false, true} {
+		t.Run(fmt.Sprint("scoped ", scoped), func(t *testing.T) {
+			leak.Check(t)
+			var mu sync.Mutex
+			var dropped atomic.Int32
+			drop := func() { mu.Lock(); defer mu.Unlock(); dropped.Add(1) }
+			data := make([]byte, 64)
+			limit(t, 16*mib)
+			loop := func() error {
+				mu.Lock()
+				defer mu.Unlock()
+				for i := range 3000 {
+					if i%500 == 0 {
+						tensor.FromMapped(tensor.Uint8, []int{64}, data, drop).Release()
+					}
+					if err := tensor.Empty([]int{mib / 4}).Err(); err != nil { // 1 MiB
+						return err
+					}
+				}
+				return nil
+			}
+			start := time.Now()
+			var err error
+			if scoped {
+				err = tensor.WithScope(loop)
+			} else {
+				err = loop()
+			}
+			if took := time.Since(start); err != nil || took > time.Minute {
+				t.Errorf("%v: %v", took, err)
+			}
+			for ; dropped.Load() < 6 && time.Since(start) < time.Minute; time.Sleep(time.Millisecond) {
+				vram.Flush()
+			}
+			if n := dropped.Load(); n != 6 {
+				t.Errorf("%d functions were called, want 6", n)
+			}
+		})
+	}
+}
+
+// The pacer calls the functions of tensor.FromMapped. One that panics or ends its goroutine does not end the process and
+// keeps none of the others from being called.
+func TestThePacerSurvivesMappedMemory(t *testing.T) {
+	leak.Check(t)
+	data := make([]byte, 64)
+	for name, bad := range map[string]func(){"panic": func() { panic("mine") }, "Goexit": runtime.Goexit} {
+		done := make(chan struct{})
+		for _, drop := range []func(){bad, func() { close(done) }} {
+			x := tensor.FromMapped(tensor.Uint8, []int{64}, data, drop)
+			ok(t, x.Err())
+			x.Release()
+		}
+		select {
+		case <-done:
+		case <-time.After(20 * time.Second):
+			t.Errorf("%s: a function was not called", name)
 		}
 	}
 }

@@ -275,11 +275,16 @@ func Collect() error {
 	if cshim.Sweeping() {
 		return nil
 	}
+	collectAll()
+	reclaim.CallDrops()
+	return nil
+}
+
+func collectAll() {
 	sweeper.Lock()
 	defer sweeper.Unlock()
 	r := sweep(Full, 0, nil)
 	cleanups.await(time.Now().Add(freesTime)) // cleanup functions of the program may release tensors
 	reclaim.DrainDevices()
 	r.finish(nil)
-	return nil
 }

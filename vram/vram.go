@@ -65,6 +65,7 @@ import (
 	"strings"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
 // Device names a device: a tensor.Device, [CPU], or a [Name].
@@ -224,6 +225,7 @@ func resident() int64 {
 func Flush() {
 	if cshim.Path() != "" {
 		queue.run(drain)
+		reclaim.CallDrops()
 	}
 }
 

@@ -64,13 +64,29 @@ func pace() {
 			now := counts.waits.Load()
 			keep.setShort(now != waits)
 			waits = now
-			Flush()
+			queue.run(drain)
+			callDrops()
 			idle.tick()
 		case 1:
 			keep.setShort(true)
 			serve(p.Waiters())
 		}
 	}
+}
+
+// callDrops calls functions that tensor.FromMapped was given. They are the program's, so the pacer does not wait for them.
+func callDrops() {
+	if !reclaim.DropsWaiting() {
+		return
+	}
+	go func() {
+		for reclaim.DropsWaiting() {
+			func() {
+				defer func() { _ = recover() }() // the program cannot recover a panic on this goroutine
+				reclaim.CallDrops()
+			}()
+		}
+	}()
 }
 
 // serve is one round: it frees memory for the allocations that wait and sets the verdict of each device.

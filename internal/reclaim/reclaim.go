@@ -22,9 +22,15 @@ var (
 	Scoped = func() int64 { return 0 }
 	// Unscoped returns the approximate number of tensors that belong to no scope and no category.
 	Unscoped = func() int64 { return 0 }
+	// DropsWaiting reports whether CallDrops has something to call.
+	DropsWaiting = func() bool { return false }
 	// Categories returns the categories of vram.Explain. A storage belongs to the first one that yields it.
 	Categories = func() []Category { return nil }
 )
+
+// CallDrops calls functions of the program that tensor.FromMapped was given. They may block or panic. Package tensor sets
+// it.
+var CallDrops = func() {}
 
 // DrainDevices frees the events and graphs of devices that the last collection found unreachable. Package cuda sets it.
 var DrainDevices = func() {}
