@@ -132,10 +132,10 @@ func TensorSizes(h Handle, sizes, strides []int64) ErrorRef {
 // TensorAlias returns a second handle to the same tensor.
 func TensorAlias(h Handle) Result { return result(C.lsc_tensor_alias(native(h))) }
 
-// TensorTo converts dtype and device; -1 keeps either.
-func TensorTo(h Handle, dtype, device int32, copies bool) Result {
+// TensorTo converts dtype, device and memory format; -1 keeps each.
+func TensorTo(h Handle, dtype, device, format int32, copies bool) Result {
 	c := enter()
-	r := result(C.lsc_tensor_to(native(h), C.int32_t(dtype), C.int32_t(device), flag(copies)))
+	r := result(C.lsc_tensor_to(native(h), C.int32_t(dtype), C.int32_t(device), C.int32_t(format), flag(copies)))
 	c.leave()
 	return r
 }

@@ -173,7 +173,7 @@ typedef struct ls_functions {
   ls_error *(*tensor_meta)(ls_tensor t, ls_meta *out);
   ls_error *(*tensor_sizes)(ls_tensor t, int64_t *sizes, int64_t *strides, uint64_t cap);
   ls_result (*tensor_alias)(ls_tensor t);
-  ls_result (*tensor_to)(ls_tensor t, int32_t dtype , int32_t device , int32_t copy);
+  ls_result (*tensor_to)(ls_tensor t, int32_t dtype , int32_t device , int32_t format , int32_t copy);
   ls_result (*tensor_index)(ls_tensor t, const ls_tensor *indices, uint64_t n);
   ls_results (*op_find)(const char *name, const char *overload, ls_op *out);
   ls_results (*op_schema)(ls_op op, ls_value *out, uint64_t out_slots);
@@ -428,7 +428,7 @@ static inline ls_error *lsc_tensor_item(ls_tensor t, ls_value out[2]) { return l
 static inline ls_error *lsc_tensor_meta(ls_tensor t, ls_meta *out) { return ls_table.tensor_meta(t, out); }
 static inline ls_error *lsc_tensor_sizes(ls_tensor t, int64_t *sizes, int64_t *strides, uint64_t cap) { return ls_table.tensor_sizes(t, sizes, strides, cap); }
 static inline ls_result lsc_tensor_alias(ls_tensor t) { return ls_table.tensor_alias(t); }
-static inline ls_result lsc_tensor_to(ls_tensor t, int32_t dtype , int32_t device , int32_t copy) { return ls_table.tensor_to(t, dtype, device, copy); }
+static inline ls_result lsc_tensor_to(ls_tensor t, int32_t dtype , int32_t device , int32_t format , int32_t copy) { return ls_table.tensor_to(t, dtype, device, format, copy); }
 static inline ls_result lsc_tensor_index(ls_tensor t, const ls_tensor *indices, uint64_t n) { return ls_table.tensor_index(t, indices, n); }
 static inline ls_results lsc_op_find(const char *name, const char *overload, ls_op *out) { return ls_table.op_find(name, overload, out); }
 static inline ls_results lsc_op_schema(ls_op op, ls_value *out, uint64_t out_slots) { return ls_table.op_schema(op, out, out_slots); }

@@ -3,6 +3,7 @@ package tensor
 import (
 	"errors"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -507,9 +508,22 @@ func TestToAFormat(t *testing.T) {
 				t.Errorf("%v: the elements differ: %v", format, err)
 			}
 		}
-		// With one channel both orders are the same.
-		if x := Ones([]int{2, 1, 4, 5}); !x.IsContiguous() || !x.IsContiguous(ChannelsLast) {
+		// With one channel both orders are the same, but the strides name one of them.
+		x := Ones([]int{2, 1, 4, 5})
+		if !x.IsContiguous() || !x.IsContiguous(ChannelsLast) {
 			t.Error("one channel is not contiguous in both formats")
+		}
+		y := x.To(ChannelsLast)
+		if want := []int{20, 1, 5, 1}; !slices.Equal(y.Stride(), want) || y.SharesStorage(x) || !y.To(ChannelsLast).SharesStorage(y) {
+			t.Errorf("one channel: strides %v, want %v in a storage of its own", y.Stride(), want)
+		}
+		if z, want := y.To(ContiguousFormat), []int{20, 20, 5, 1}; !slices.Equal(z.Stride(), want) || z.SharesStorage(y) {
+			t.Errorf("one channel, row-major: strides %v, want %v in a storage of its own", z.Stride(), want)
+		}
+		for _, f := range []MemoryFormat{-1, 4, 127} {
+			if err := x.To(f).Err(); !errors.Is(err, ErrArgument) {
+				t.Errorf("To(%v): %v", f, err)
+			}
 		}
 		if Ones([]int{2}).To(ChannelsLast).Err() == nil {
 			t.Error("a vector has channels last")

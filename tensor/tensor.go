@@ -549,19 +549,14 @@ func (t *Tensor) To(opts ...Option) *Tensor {
 		t.unpin()
 		return failed(err)
 	}
-	r := cshim.TensorTo(t.h, dtype, device, false)
+	r := cshim.TensorTo(t.h, dtype, device, format, false)
 	t.unpin()
-	converted := wrapResult("To", r, t)
-	if format == PreserveFormat {
-		return converted
-	}
-	defer converted.Release()
-	return converted.Contiguous(format)
+	return wrapResult("To", r, t)
 }
 
 // toOptions returns the options of To as the shim takes them, with -1 for those that are not given.
-func toOptions(opts []Option) (dtype, device int32, format MemoryFormat, err error) {
-	dtype, device, format = -1, -1, PreserveFormat
+func toOptions(opts []Option) (dtype, device, format int32, err error) {
+	dtype, device, format = -1, -1, -1
 	for _, o := range opts {
 		switch o := o.(type) {
 		case DType:
@@ -575,7 +570,10 @@ func toOptions(opts []Option) (dtype, device int32, format MemoryFormat, err err
 			}
 			device = o.word()
 		case MemoryFormat:
-			format = o
+			if o < 0 {
+				return 0, 0, 0, refused("To", ErrArgument, "%v is not a memory format", o)
+			}
+			format = int32(o)
 		default:
 			return 0, 0, 0, refused("To", ErrArgument, "accepts a DType, a Device and a MemoryFormat, got %s", optionName(o))
 		}

@@ -236,14 +236,18 @@ ls_result ls_tensor_alias(ls_tensor t) noexcept {
   return ls::run([&] { return ls::copy_of(t); });
 }
 
-ls_result ls_tensor_to(ls_tensor t, int32_t dtype, int32_t device, int32_t copy) noexcept {
+ls_result ls_tensor_to(ls_tensor t, int32_t dtype, int32_t device, int32_t format, int32_t copy) noexcept {
   return ls::run([&] {
     Borrowed b(t);
     const at::Tensor &x = ls::need(b, "to");
     ls::check_layouts("aten::to", "device", {t});
     auto d = dtype < 0 ? x.scalar_type() : ls::dtype_of(dtype);
     auto dev = device < 0 ? x.device() : ls::device_of(device);
-    return at::_ops::to_device::call(x, dev, d, /*non_blocking=*/false, copy != 0, std::nullopt);
+    if (format < -1 || format >= static_cast<int32_t>(c10::MemoryFormat::NumOptions))
+      throw ls::ArgumentError("to: " + std::to_string(format) + " is not a memory format");
+    std::optional<c10::MemoryFormat> f;
+    if (format >= 0) f = static_cast<c10::MemoryFormat>(format);
+    return at::_ops::to_device::call(x, dev, d, /*non_blocking=*/false, copy != 0, f);
   });
 }
 

@@ -30,7 +30,7 @@ TEST_F(Autograd, ErrorsAreReported) {
   EXPECT_ERR(ls_autograd_backward(&x.h, 1, nullptr, nullptr, 0, 0, 0), LS_ERR_GENERIC);
   ls_tensor none = 0;
   EXPECT_ERR(ls_autograd_backward(&none, 1, nullptr, nullptr, 0, 0, 0), LS_ERR_ARGUMENT);
-  Tensor l(ls_tensor_to(x, kLong, -1, 0));
+  Tensor l(ls_tensor_to(x, kLong, -1, -1, 0));
   EXPECT_ERR(ls_tensor_set_requires_grad(l, 1), LS_ERR_ARGUMENT);
   Tensor wrong = floats({1, 2, 3});
   EXPECT_ERR(ls_tensor_set_grad(x, wrong), LS_ERR_ARGUMENT);
@@ -91,9 +91,9 @@ TEST_F(Autograd, InvalidCallsAreErrors) {
   const ls_tensor none = 0;
   EXPECT_ERR(ls_multi_hook_register(&none, 1, 1, 1, &slot), LS_ERR_ARGUMENT);
   constexpr int32_t kMeta = 14 << 8 | 0xff;
-  Tensor elsewhere(ls_tensor_to(x, -1, kMeta, 0));
+  Tensor elsewhere(ls_tensor_to(x, -1, kMeta, -1, 0));
   EXPECT_ERR(ls_tensor_set_grad(x, elsewhere), LS_ERR_ARGUMENT);
-  Tensor twice(ls_tensor_to(x, kDouble, -1, 0));
+  Tensor twice(ls_tensor_to(x, kDouble, -1, -1, 0));
   EXPECT_ERR(ls_tensor_set_grad(x, twice), LS_ERR_ARGUMENT);
   EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
   Tensor y(ls_aten_mul_Tensor(x, x));
@@ -251,10 +251,10 @@ TEST_F(Autograd, AdamRejectsUnequalTensors) {
   EXPECT_OK(ls_tensor_set_requires_grad(param, 1));
   EXPECT_OK(ls_tensor_set_grad(param, grad));
   constexpr int32_t kMeta = 14 << 8 | 0xff;
-  Tensor shape = floats({0, 0}, {2, 1}), dtype(ls_tensor_to(avg, kDouble, -1, 0)),
-         elsewhere(ls_tensor_to(avg, -1, kMeta, 0)), four = floats({1, 2, 3, 4});
+  Tensor shape = floats({0, 0}, {2, 1}), dtype(ls_tensor_to(avg, kDouble, -1, -1, 0)),
+         elsewhere(ls_tensor_to(avg, -1, kMeta, -1, 0)), four = floats({1, 2, 3, 4});
   Tensor apart = call("aten::slice", "Tensor", {T(four), I(0), I(0), I(4), I(2)});
-  Tensor whole(ls_tensor_to(step, kLong, -1, 0));
+  Tensor whole(ls_tensor_to(step, kLong, -1, -1, 0));
   ls_adam how{0.1, 0.9, 0.999, 0, 1e-8, 1, 0, 1};
   auto take_step = [&](ls_tensor p, ls_tensor a, ls_tensor s, ls_tensor m, ls_tensor n) {
     return ls_adam_step(&how, 1, &p, &a, &s, &m, &n);

@@ -522,8 +522,8 @@ void Fuzz::look() {
     }
     case 3:
     case 4:
-      return result(
-          ls_tensor_to(t, one(3) ? -1 : dtype(), one(2) ? -1 : device(), static_cast<int32_t>(below(2))));
+      return result(ls_tensor_to(t, one(3) ? -1 : dtype(), one(2) ? -1 : device(),
+                                 static_cast<int32_t>(below(6)) - 1, static_cast<int32_t>(below(2))));
     case 5:
     case 6: {
       auto v = tensors();

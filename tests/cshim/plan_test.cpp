@@ -39,7 +39,7 @@ TEST_F(Plans, InvalidCallsAreErrors) {
 // Other threads free what this one records and reads.
 TEST_F(Plans, Threads) {
   constexpr uint64_t kSums = 2000;
-  Tensor cpu = floats({1, 2, 3, 4}), x(ls_tensor_to(cpu, -1, kMeta, 0));
+  Tensor cpu = floats({1, 2, 3, 4}), x(ls_tensor_to(cpu, -1, kMeta, -1, 0));
   EXPECT_OK(ls_plan_begin());
   std::atomic<ls_tensor> made[3] = {};
   std::atomic<bool> over{false};

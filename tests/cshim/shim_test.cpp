@@ -95,7 +95,7 @@ TEST_F(Tensors, ANullHandleIsAlwaysAnError) {
   ls_value item[2];
   EXPECT_ERR(ls_tensor_meta(0, &m), LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_tensor_item(0, item), LS_ERR_ARGUMENT);
-  EXPECT_ERR(ls_tensor_to(0, kLong, -1, 0).err, LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_tensor_to(0, kLong, -1, -1, 0).err, LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_aten_add_Tensor(0, 0).err, LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_aten_relu_(0), LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_tensor_set_requires_grad(0, 1), LS_ERR_ARGUMENT);
@@ -109,13 +109,13 @@ TEST_F(Tensors, ItemOfEachKind) {
   EXPECT_OK(ls_tensor_item(f, v));
   EXPECT_EQ(v[0].tag, static_cast<uint32_t>(LS_FLOAT));
   EXPECT_EQ(v[0].u.f, 2.5);
-  Tensor l(ls_tensor_to(f, kLong, -1, 0));
+  Tensor l(ls_tensor_to(f, kLong, -1, -1, 0));
   EXPECT_OK(ls_tensor_item(l, v));
   EXPECT_EQ(v[0].tag, static_cast<uint32_t>(LS_INT));
-  Tensor c(ls_tensor_to(f, 9, -1, 0));
+  Tensor c(ls_tensor_to(f, 9, -1, -1, 0));
   EXPECT_OK(ls_tensor_item(c, v));
   EXPECT_EQ(v[0].tag, static_cast<uint32_t>(LS_COMPLEX));
-  Tensor b(ls_tensor_to(f, 11, -1, 0));
+  Tensor b(ls_tensor_to(f, 11, -1, -1, 0));
   EXPECT_OK(ls_tensor_item(b, v));
   EXPECT_EQ(v[0].tag, static_cast<uint32_t>(LS_BOOL));
   Tensor two = floats({1, 2});
@@ -232,7 +232,7 @@ TEST_F(Calls, ALinearLayerAndItsActivation) {
 
 TEST_F(Calls, NumbersAreAcceptedForTensorsAsInPython) {
   Tensor a = floats({1, 2, 3});
-  Tensor half(ls_tensor_to(a, 5, -1, 0));
+  Tensor half(ls_tensor_to(a, 5, -1, -1, 0));
   Tensor sum = call("aten::add", "Tensor", {T(half), F(1.5)});
   ls_meta m;
   EXPECT_OK(ls_tensor_meta(sum, &m));
@@ -368,7 +368,7 @@ TEST_F(Calls, InvalidDevicesAreErrors) {
     EXPECT_ERR(ls_rng_state(d).err, LS_ERR_ARGUMENT);
     EXPECT_ERR(ls_device_synchronize(d), LS_ERR_ARGUMENT);
     if (HasFailure()) return;  // the next call may not return
-    if (d >= 0) EXPECT_ERR(ls_tensor_to(t, -1, d, 0).err, LS_ERR_ARGUMENT);
+    if (d >= 0) EXPECT_ERR(ls_tensor_to(t, -1, d, -1, 0).err, LS_ERR_ARGUMENT);
   }
 }
 

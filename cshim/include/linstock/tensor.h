@@ -26,8 +26,9 @@ LS_API ls_error *ls_tensor_meta(ls_tensor t, ls_meta *out) LS_NOEXCEPT;
 LS_API ls_error *ls_tensor_sizes(ls_tensor t, int64_t *sizes, int64_t *strides, uint64_t cap) LS_NOEXCEPT;
 /* Returns a second handle to the same tensor. */
 LS_API ls_result ls_tensor_alias(ls_tensor t) LS_NOEXCEPT;
+/* format is a value of c10::MemoryFormat. */
 LS_API ls_result ls_tensor_to(ls_tensor t, int32_t dtype /* -1: keep */, int32_t device /* -1: keep */,
-                              int32_t copy) LS_NOEXCEPT;
+                              int32_t format /* -1: keep */, int32_t copy) LS_NOEXCEPT;
 /* Returns t[indices], with n index tensors; 0 takes a dimension whole. */
 LS_API ls_result ls_tensor_index(ls_tensor t, const ls_tensor *indices, uint64_t n) LS_NOEXCEPT;
 
