@@ -3,6 +3,7 @@ package tensor
 import (
 	"fmt"
 	"runtime"
+	"slices"
 
 	"github.com/linstock-ml/linstock/cshim"
 )
@@ -90,12 +91,15 @@ func devicesOr(op string, d []Device) ([]Device, error) {
 	return Devices()
 }
 
-// ForkRNG runs f and then gives the random number generators of devices, by default of all [Devices], the states that they
-// had before, also if f panics. It returns f's error. The generators belong to the process: what other goroutines draw
+// ForkRNG runs f and then gives the random number generators of the CPU and of devices, by default of all [Devices], the
+// states that they had before, also if f panics. It returns f's error. The generators belong to the process: what other goroutines draw
 // meanwhile is drawn again. PyTorch: torch.random.fork_rng.
 func ForkRNG(f func() error, d ...Device) (err error) {
 	if f == nil {
 		return refused("ForkRNG", ErrNil, "a function is needed, got nil")
+	}
+	if len(d) > 0 && !slices.Contains(d, CPU) {
+		d = append(slices.Clone(d), CPU)
 	}
 	states, err := rngStates("ForkRNG", d)
 	if err != nil {

@@ -73,6 +73,17 @@ func generators(*Control) error {
 	if err := errors.Join(draw(0, 3), draw(2, 5)); err != nil {
 		return err
 	}
+	// Forking a device's generator forks the CPU's, too.
+	cpu := tensor.RNGState(tensor.CPU)
+	defer cpu.Release()
+	if err := tensor.ForkRNG(func() error { return errors.Join(tensor.Rand([]int{2}).Err(), draw(2, 1)) }, tensor.CUDA(2)); err != nil {
+		return err
+	}
+	after := tensor.RNGState(tensor.CPU)
+	defer after.Release()
+	if same, err := after.Equal(cpu); err != nil || !same {
+		return errors.Join(errors.New("the CPU's generator was not forked"), err)
+	}
 	saved, err := states()
 	if err != nil {
 		return err
