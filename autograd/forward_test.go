@@ -135,6 +135,8 @@ func TestPrintDual(t *testing.T) {
         [4.]], dtype=torch.float64,
        tangent=tensor([[6.],
         [8.]], dtype=torch.float64))`},
+				{autograd.MakeDual(tensor.FromScalar(1.), tensor.FromScalar(0.1)), "tensor(1., tangent=0.10000000149011612)"},
+				{autograd.MakeDual(tensor.FromScalar(1i), tensor.FromScalar(3+0i)), "tensor(0.+1.j, tangent=(3+0j))"},
 				{tied.Mul(w), `tensor([1., 4.], grad_fn=<MulBackward0>,
        tangent=tensor([5.0000e-01, 2.0000e+06], grad_fn=<AddBackward0>))`},
 			} {

@@ -166,10 +166,25 @@ func (t *Tensor) String() string {
 		suffixes = append(suffixes, "requires_grad=True")
 	}
 	if tangent := t.tangent(); tangent != nil {
-		suffixes = append(suffixes, "tangent="+tangent.String())
+		suffixes = append(suffixes, "tangent="+tangent.format())
 		tangent.Release()
 	}
 	return withSuffixes(prefix, text, suffixes, layout == SparseCOO)
+}
+
+// format returns what Python's f"{t}" prints: the number of a tensor without dimensions.
+func (t *Tensor) format() string {
+	if t.Dim() != 0 || t.Device().Type == MetaType {
+		return t.String()
+	}
+	v, err := Item[complex128](t)
+	switch {
+	case err != nil:
+		return t.String()
+	case t.DType().IsComplex():
+		return repr.Complex(v)
+	}
+	return repr.Float(real(v))
 }
 
 // tangent returns the tangent of t, or nil if it has none; the caller releases it.

@@ -22,3 +22,16 @@ func Float(f float64) string {
 	}
 	return s
 }
+
+// Complex returns Python's repr of a complex number.
+func Complex(c complex128) string {
+	part := func(f float64) string { return strings.TrimSuffix(Float(f), ".0") }
+	re, im := real(c), part(imag(c))
+	if re == 0 && !math.Signbit(re) {
+		return im + "j"
+	}
+	if !strings.HasPrefix(im, "-") {
+		im = "+" + im
+	}
+	return "(" + part(re) + im + "j)"
+}

@@ -21,3 +21,20 @@ func TestFloat(t *testing.T) {
 		t.Errorf("NaN is %s", got)
 	}
 }
+
+func TestComplex(t *testing.T) {
+	for c, want := range map[complex128]string{
+		complex(3, 0): "(3+0j)", complex(0, 3): "3j", 0: "0j", complex(-1.5, -2): "(-1.5-2j)", complex(1e16, 0.1): "(1e+16+0.1j)",
+		complex(0, math.Inf(-1)): "-infj", complex(math.Inf(1), 1): "(inf+1j)",
+	} {
+		if got := Complex(c); got != want {
+			t.Errorf("%v is %s, want %s", c, got, want)
+		}
+	}
+	if got := Complex(complex(math.Copysign(0, -1), 2)); got != "(-0+2j)" {
+		t.Errorf("with the negative zero: %s", got)
+	}
+	if got := Complex(complex(math.NaN(), math.NaN())); got != "(nan+nanj)" {
+		t.Errorf("NaN is %s", got)
+	}
+}
