@@ -189,8 +189,8 @@ func (t *Tensor) FFTIRFFT2(opts ...Option) *Tensor {
 
 var opFFTFFTN = op{name: "aten::fft_fftn", overload: "", goName: "FFTFFTN", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"s", kindInts, keyS, true}, {"dim", kindInts, keyDim, true}, {"norm", kindString, keyNorm, true}}}
 
-// FFTFFTN is the discrete Fourier transform over the dimensions Dim (all by default), of the sizes S.
-// PyTorch: torch.fft.fftn.
+// FFTFFTN is the discrete Fourier transform over the dimensions Dim (by default all, or the last ones if S is
+// given), of the sizes S. PyTorch: torch.fft.fftn.
 //
 // Options: S, Dim, Norm.
 //
@@ -226,8 +226,8 @@ func (t *Tensor) FFTIFFTN(opts ...Option) *Tensor {
 
 var opFFTRFFTN = op{name: "aten::fft_rfftn", overload: "", goName: "FFTRFFTN", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"s", kindInts, keyS, true}, {"dim", kindInts, keyDim, true}, {"norm", kindString, keyNorm, true}}}
 
-// FFTRFFTN is the discrete Fourier transform of real numbers over Dim (all by default), the last one halved.
-// PyTorch: torch.fft.rfftn.
+// FFTRFFTN is the discrete Fourier transform of real numbers over Dim (by default all, or the last ones if
+// the sizes S are given), the last one halved. PyTorch: torch.fft.rfftn.
 //
 // Options: S, Dim, Norm.
 //
@@ -300,8 +300,8 @@ func (t *Tensor) FFTIHFFT2(opts ...Option) *Tensor {
 
 var opFFTHFFTN = op{name: "aten::fft_hfftn", overload: "", goName: "FFTHFFTN", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"s", kindInts, keyS, true}, {"dim", kindInts, keyDim, true}, {"norm", kindString, keyNorm, true}}}
 
-// FFTHFFTN is the transform of a Hermitian half signal to real numbers over Dim (all by default), the last
-// one halved. PyTorch: torch.fft.hfftn.
+// FFTHFFTN is the transform of a Hermitian half signal to real numbers over Dim (by default all, or the last
+// ones if the sizes S are given), the last one halved. PyTorch: torch.fft.hfftn.
 //
 // Options: S, Dim, Norm.
 //

@@ -437,8 +437,9 @@ func (t *Tensor) LogDet() *Tensor {
 
 var opLinalgNorm = op{name: "aten::linalg_norm", overload: "", goName: "LinalgNorm", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"ord", kindScalar, keyOrd, true}, {"dim", kindInts, keyDim, true}, {"keepdim", kindBool, keyKeepDim, false}, {"dtype", kindDType, keyDType, true}}}
 
-// LinalgNorm returns a vector norm, or a matrix norm when Ord is given and Dim has two entries: the 2-norm of
-// the flattened tensor by default. PyTorch: torch.linalg.norm.
+// LinalgNorm returns the 2-norm of the flattened tensor or, with Ord, the norm of that order: of the vectors
+// along Dim if it is one dimension, of the matrices in Dim if it is two, and without Dim of x, which is a
+// vector or a matrix. PyTorch: torch.linalg.norm.
 //
 // Options: Ord, Dim, KeepDim, DType.
 //

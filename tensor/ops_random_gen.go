@@ -277,8 +277,8 @@ func (t *Tensor) Geometric_(p float64, opts ...Option) *Tensor {
 
 var opRandom_ = op{name: "aten::random_", overload: "", goName: "Random_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
-// Random_ fills x with integers uniformly over the dtype's range (its exact integers, for a floating dtype).
-// PyTorch: torch.Tensor.random_.
+// Random_ fills x with integers drawn uniformly from 0 to the dtype's largest, for a floating dtype to the
+// largest power of 2 up to which it has all integers. PyTorch: torch.Tensor.random_.
 //
 // Options: Generator.
 //
