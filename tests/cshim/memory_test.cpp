@@ -50,6 +50,7 @@ class Memory : public ShimTest {
   void TearDown() override {
     EXPECT_OK(ls_memory_set_oom_callback(nullptr, nullptr));
     EXPECT_OK(ls_memory_set_limit(kCpu, 0));
+    ShimTest::TearDown();
   }
 };
 
