@@ -1,7 +1,12 @@
-// Random sequences of calls to every exported function, with valid arguments and with those invalid arguments
+// Random sequences of calls to the exported functions, with valid arguments and with those invalid arguments
 // that the API promises to detect: NULL tensors, unknown enum values, counts and sizes that do not fit,
 // malformed values. A sequence ends with the native bytes and handles that it began with. A crash, a hang, an
 // error without a valid text and a leak are failures. One sequence in sixteen runs on four threads at once.
+//
+// A test of internal/opgen compares the calls below, and what is left out, with the headers.
+//
+// Left out:
+//	ls_aten_*  most of them: their code is generated from one template, and ls_op_call calls their operators
 //
 //	cshim_fuzz [-share F] [-calls N] [-seed S] [-jobs J]     10,000,000 calls (or F of them) in J processes
 //	cshim_fuzz -seed S -sequence K [-length L] [-trace]      one sequence (its first L calls) in this process
@@ -31,12 +36,14 @@
 
 namespace {
 
-constexpr int32_t kCpu = 0xff, kMeta = 13 << 8 | 0xff;
-constexpr int32_t kFloat = 6, kLong = 4, kBool = 11;
+constexpr int32_t kCpu = 0xff, kMeta = 14 << 8 | 0xff;
+constexpr int32_t kFloat = 6, kDouble = 7, kLong = 4, kBool = 11, kHalf = 5, kBFloat16 = 15;
+constexpr int kSizes[] = {1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 1, 2};  // bytes of an element, by dtype
 constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kRoom = 64 * kMiB;  // the bytes that a sequence may allocate; larger requests fail
 constexpr int kThreads = 4;
 constexpr size_t kPool = 24;
+constexpr int64_t kMost = 1 << 20, kMostOnMeta = 1 << 12;  // elements
 constexpr int kMostFailures = 40;
 constexpr int64_t kHang = 60;  // seconds
 
@@ -203,7 +210,12 @@ Operator operators[] = {
     {"aten::_local_scalar_dense", ""},
     {"aten::_make_dual", ""},
     {"aten::_unpack_dual", ""},
+    {"aten::_efficientzerotensor", ""},
+    {"aten::_neg_view", ""},
+    {"aten::_conj", ""},
     {"aten::size", "int"},
+    {"prepacked::linear_clamp_prepack", ""},
+    {"prepacked::linear_clamp_run", ""},
     {"aten::nothing", ""},
 };
 
@@ -254,6 +266,12 @@ class Fuzz {
   // ---- random values ----
   uint64_t below(uint64_t n) { return source_.next() % n; }
   bool one(uint64_t n) { return below(n) == 0; }
+  // The case of a switch, which a trace shows.
+  uint64_t choose(uint64_t n) {
+    uint64_t k = below(n);
+    if (trace) std::fprintf(stderr, "    case %" PRIu64 "\n", k);
+    return k;
+  }
   template <class T>
   T pick(std::initializer_list<T> list) {
     return list.begin()[below(list.size())];
@@ -294,6 +312,9 @@ class Fuzz {
                                "nuc", "tanh", "same",      "valid", "circular", "...",      "left"});
   }
   ls_tensor tensor() { return one(40) || pool_.empty() ? 0 : pool_[below(pool_.size())]; }
+  ls_generator generator() { return one(10) || generators_.empty() ? 0 : generators_[below(generators_.size())]; }
+  ls_object object() { return one(10) || objects_.empty() ? 0 : objects_[below(objects_.size())]; }
+  ls_store store() { return one(20) || stores_.empty() ? 0 : stores_[below(stores_.size())]; }
   std::vector<ls_tensor> tensors(uint64_t most = 4) {
     std::vector<ls_tensor> v(below(most + 1));
     for (auto &t : v) t = tensor();
@@ -304,14 +325,32 @@ class Fuzz {
   void ok(ls_error *e) {
     if (e == nullptr) return;
     shared->errors.fetch_add(1, std::memory_order_relaxed);
-    if (e->code < LS_ERR_GENERIC || e->code > LS_ERR_NAN) fail("error code " + std::to_string(e->code));
+    if (e->code < LS_ERR_GENERIC || e->code > LS_ERR_CONNECTION) fail("error code " + std::to_string(e->code));
     if (e->message == nullptr || e->message[0] == 0) fail("an error without a text");
     if (!utf8(e->message)) fail("a text that is not UTF-8");
     if (trace) std::fprintf(stderr, "    error %d: %.150s\n", e->code, e->message);
     ls_error_free(e);
   }
+  // Operators take as long as a tensor has elements, and one without memory may have any number.
   void keep(ls_tensor t) {
-    if (t != 0) pool_.push_back(t);
+    if (t == 0) return;
+    ls_meta m{};
+    ls_error_free(ls_tensor_meta(t, &m));
+    if (m.numel > (m.device_type == kMeta >> 8 ? kMostOnMeta : kMost)) return ls_tensor_free(t);
+    pool_.push_back(t);
+  }
+  // For calls that need a device other than the CPU.
+  void refused(ls_error *e) {
+    if (e == nullptr) fail("a call has succeeded that needs a device");
+    ok(e);
+  }
+  // Keeps an object; frees another if there are many.
+  void keep_object(ls_object o) {
+    values([&](ls_value *out, uint64_t n) { return ls_object_class(o, out, n); });
+    objects_.push_back(o);
+    if (objects_.size() <= 4) return;
+    ls_object_free(objects_.front());
+    objects_.erase(objects_.begin());
   }
   void result(ls_result r) {
     if (r.err != nullptr && r.t != 0) fail("a handle beside an error");
@@ -330,7 +369,7 @@ class Fuzz {
       uint64_t payload = payload_of(v[i]);
       if ((v[i].tag > LS_STREAM && v[i].tag != LS_UINT) || payload > r.slots - i - 1) fail("a malformed result");
       if (v[i].tag == LS_TENSOR) keep(v[i].u.t);
-      if (v[i].tag == LS_OBJECT) ls_object_free(v[i].u.o);
+      if (v[i].tag == LS_OBJECT) keep_object(v[i].u.o);
       if (v[i].tag == LS_TENSORS) {
         auto *handles = reinterpret_cast<const ls_tensor *>(v + i + 1);
         for (uint32_t k = 0; k < v[i].len; k++) keep(handles[k]);
@@ -370,6 +409,18 @@ class Fuzz {
   void set_grad();
   void versions();
   void cuda();
+  void generators();
+  void streams();
+  void stores();
+  void groups();
+  void collective(ls_group group);
+  void reducer(ls_group group);
+  void policies();
+  void checkpoint();
+  void plans();
+  void traces();
+  void faults();
+  void round();
 
  private:
   struct Call {
@@ -388,9 +439,23 @@ class Fuzz {
   bool rings_ = false;
   // Tensors with huge expanded shapes take no memory, but unlimited time.
   bool small_ = false;
-  int modes_ = 0;
+  int modes_ = 0, exact_peaks_ = 0;
+  uint64_t policies_ = 0;
   std::vector<ls_tensor> pool_, held_;
-  std::vector<std::pair<ls_tensor, uint32_t>> hooks_;  // aliases, private to this thread
+  struct Hook {
+    ls_tensor t;  // an alias, private to this thread
+    uint32_t slot;
+    bool accumulate;
+  };
+  std::vector<Hook> hooks_;
+  void keep_hook(ls_tensor t, uint32_t slot, bool accumulate) {
+    if (hooks_.size() < 8 && t != 0) hooks_.push_back({ls_tensor_alias(t).t, slot, accumulate});
+  }
+  std::vector<ls_generator> generators_;
+  std::vector<ls_object> objects_;
+  std::vector<ls_store> stores_;
+  std::vector<int> stores_fds_;  // of the files of stores
+  std::vector<uintptr_t> ranges_;
 };
 
 const std::vector<Fuzz::Call> Fuzz::calls_ = {
@@ -416,6 +481,16 @@ const std::vector<Fuzz::Call> Fuzz::calls_ = {
     {"ls_op_find …", &Fuzz::names, 6},
     {"versions", &Fuzz::versions, 2},
     {"ls_cuda_…", &Fuzz::cuda, 2},
+    {"ls_generator_…", &Fuzz::generators, 4},
+    {"ls_stream_…, ls_event_…, ls_graph_…", &Fuzz::streams, 2},
+    {"ls_store_…", &Fuzz::stores, 3},
+    {"ls_group_…, ls_work_…", &Fuzz::groups, 1},
+    {"ls_saved_push, ls_checkpoint_keep …", &Fuzz::policies, 6},
+    {"ls_checkpoint_push", &Fuzz::checkpoint, 4},
+    {"ls_plan_…", &Fuzz::plans, 4},
+    {"ls_trace_…", &Fuzz::traces, 4},
+    {"ls_fault_set", &Fuzz::faults, 2},
+    {"ls_round_stochastic", &Fuzz::round, 2},
 };
 const std::vector<uint8_t> Fuzz::by_weight_ = [] {
   std::vector<uint8_t> v;
@@ -440,8 +515,7 @@ void Fuzz::run(int calls) {
 void Fuzz::make() {
   auto s = shape();
   int32_t d = dtype();
-  static const int sizes[] = {1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 1, 2};
-  uint64_t n = d >= 0 && d < 16 ? static_cast<uint64_t>(sizes[d]) : 4;
+  uint64_t n = d >= 0 && d < 16 ? static_cast<uint64_t>(kSizes[d]) : 4;
   if (one(50)) s = {pick<int64_t>({256, 300, 700}), 100};  // large blocks take another path than small ones
   for (auto e : s) n *= static_cast<uint64_t>(e);
   std::vector<uint8_t> data(n);
@@ -461,6 +535,7 @@ void Fuzz::make() {
     s = integers();
   }
   result(ls_tensor_from_data(d, s.data(), s.size(), data.data(), nbytes));
+  if (!pool_.empty() && one(12)) result(ls_tensor_to(pool_.back(), -1, kMeta, 0));
   if (!pool_.empty() && one(2)) ok(ls_tensor_set_requires_grad(pool_.back(), 1));
 }
 
@@ -486,17 +561,25 @@ void Fuzz::free_some() {
 }
 
 void Fuzz::finish() {
+  ok(ls_saved_pop(0));
   while (modes_ > 0) {
     ls_mode_pop();
     modes_--;
   }
+  for (; exact_peaks_ > 0; exact_peaks_--) ls_memory_exact_peak(0);
+  for (; !ranges_.empty(); ranges_.pop_back()) ls_range_pop(ranges_.back());
+  ls_plan_end();
+  for (auto s : stores_) ls_store_free(s);
+  for (int fd : stores_fds_) close(fd);
+  for (auto g : generators_) ls_generator_free(g);
+  for (auto o : objects_) ls_object_free(o);
   pool_.insert(pool_.end(), held_.begin(), held_.end());
   held_.clear();
   if (rings_) {
     for (auto t : pool_) ok(ls_tensor_set_grad(t, 0));
-    for (auto &h : hooks_) ok(ls_tensor_set_grad(h.first, 0));
+    for (auto &h : hooks_) ok(ls_tensor_set_grad(h.t, 0));
   }
-  for (auto &h : hooks_) ls_tensor_free(h.first);
+  for (auto &h : hooks_) ls_tensor_free(h.t);
   hooks_.clear();
   ls_tensors_free(pool_.data(), pool_.size());
   pool_.clear();
@@ -617,10 +700,12 @@ void Fuzz::argument(const std::string &type, std::vector<ls_value> &to) {
     return;
   }
   if (is("Device")) return to.push_back({LS_DEVICE, 0, {.i = device()}});
+  if (is("Generator")) return to.push_back({LS_GENERATOR, 0, {.g = generator()}});
+  if (is("__torch__")) return to.push_back({LS_OBJECT, 0, {.o = object()}});
   to.push_back({LS_DEFAULT, 0, {.i = 0}});
 }
 
-// Corrupts encoded arguments that contain no tensors.
+// Corrupts encoded arguments that contain no handles.
 void Fuzz::wrong(std::vector<ls_value> &to) {
   if (to.empty() || one(4))
     return to.push_back({static_cast<uint32_t>(below(LS_UINT + 1)), static_cast<uint32_t>(below(3)), {.i = 0}});
@@ -675,13 +760,16 @@ void describe(const std::vector<ls_value> &args, bool spoilt) {
 void Fuzz::boxed() {
   auto &o = operators[below(std::size(operators))];
   std::vector<ls_value> args;
-  // No number is taken for a handle here, so arguments with a corrupted structure contain no tensors.
+  // No number is taken for a handle here, so arguments with a corrupted structure contain no handles.
   bool spoil = one(10);
+  auto is_handle = [](const std::string &type) {
+    return type.rfind("Tensor", 0) == 0 || type.rfind("Generator", 0) == 0 || type.rfind("__torch__", 0) == 0;
+  };
   small_ = std::strcmp(o.name, "aten::as_strided") == 0;
   for (auto &type : o.args) {
     if (one(60)) {
       argument(pick<const char *>({"int", "float", "str", "bool", "Device", "int[]", "Scalar"}), args);
-    } else if (spoil && type.rfind("Tensor", 0) == 0) {
+    } else if (spoil && is_handle(type)) {
       args.push_back({pick<uint32_t>({LS_NONE, LS_INT, LS_DEFAULT, LS_STRING, LS_UINT + 1, UINT32_MAX}),
                       static_cast<uint32_t>(below(3)),
                       {.i = 0}});
@@ -900,13 +988,13 @@ void Fuzz::grad() {
 
 void Fuzz::set_grad() {
   ls_tensor x = tensor(), y = tensor();
-  switch (below(7)) {
+  switch (choose(7)) {
     case 0:
       return ok(ls_tensor_set_requires_grad(x, static_cast<int32_t>(below(2))));
     case 1:
       return ok(ls_tensor_retain_grad(x));
     case 2:
-      return result(ls_tensor_grad(x));
+      return result(one(2) ? ls_tensor_grad(x) : ls_tensor_try_grad(x));
     case 3: {
       // A gradient with a graph can hold its own tensor.
       if (y == 0 || rings_) return ok(ls_tensor_set_grad(x, y));
@@ -931,7 +1019,11 @@ void Fuzz::set_grad() {
   }
 }
 
+// Ids with this bit are those of callbacks whose result is not read.
+constexpr uint64_t kNoResult = uint64_t{1} << 63;
+
 uint64_t on_hook(uint64_t id, ls_tensor grad, ls_tensor *out) {
+  if ((id & kNoResult) != 0) return id % 4 == 2 ? 7 : 0;
   if (id % 4 == 1) *out = ls_tensor_alias(grad).t;
   if (id % 4 == 2) return 7;
   if (id % 4 == 3) {
@@ -939,11 +1031,28 @@ uint64_t on_hook(uint64_t id, ls_tensor grad, ls_tensor *out) {
     *out = r.t;
     ls_error_free(r.err);
   }
+  if (id % 8 == 4) ls_error_free(ls_pass_end(id / 8 | kNoResult));
   return 0;
+}
+
+// Ids of ls_remade_push: the dtype, and the number of elements of a storage.
+uint64_t remade_id(int32_t dtype, int64_t numel) {
+  return static_cast<uint64_t>(numel) << 8 | static_cast<uint64_t>(dtype);
 }
 
 uint64_t on_backward(uint64_t id, const ls_tensor *grads, uint64_t n, const ls_tensor *saved, uint64_t ns,
                      const uint8_t *needs, ls_tensor *out, uint64_t nout) {
+  if (grads == nullptr && needs != nullptr) {
+    auto numel = static_cast<int64_t>(id >> 8);
+    std::vector<char> zeros(static_cast<size_t>(numel) * static_cast<size_t>(kSizes[id % 16]));
+    for (uint64_t i = 0; i < nout; i++) {
+      if (needs[i] == 0) continue;
+      auto r = ls_tensor_from_data(static_cast<int32_t>(id % 16), &numel, 1, zeros.data(), zeros.size());
+      ls_error_free(r.err);
+      out[i] = r.t;
+    }
+    return 0;
+  }
   for (uint64_t i = 0; i < nout; i++) {
     if (id % 3 == 0 || needs[i] == 0) continue;
     ls_tensor from = i < n ? grads[i] : ns > 0 ? saved[0] : 0;
@@ -952,17 +1061,97 @@ uint64_t on_backward(uint64_t id, const ls_tensor *grads, uint64_t n, const ls_t
   return id % 7 == 6 ? 3 : 0;
 }
 
+// A function to checkpoint, by its id: it computes the same each time. Returns 0 if an operator has failed, as in
+// a recomputation that is complete.
+ls_tensor checkpointed(uint64_t id, ls_tensor x) {
+  ls_tensor y = ls_tensor_alias(x).t;
+  for (id >>= 3; id != 0 && y != 0; id >>= 3) {
+    ls_result r{};
+    int32_t stage = 0;
+    uint64_t depth = 0;
+    switch (id % 8) {
+      case 0:
+        r = ls_aten_exp(y);
+        break;
+      case 1:
+        r = ls_aten_mul_Tensor(y, y);
+        break;
+      case 2:
+        r = ls_aten_dropout(y, 0.5);
+        break;
+      case 3:
+        r = ls_aten_matmul(y, y);
+        break;
+      case 4:
+        r = ls_aten_sum_dim_IntList(y);
+        break;
+      case 5:  // another checkpoint
+        r.err = ls_checkpoint_push(id, &y, 1, &depth);
+        if (r.err != nullptr) break;
+        r.t = checkpointed(id, y);
+        r.err = ls_saved_pop(depth);
+        id = 0;
+        break;
+      case 6:  // a part that is not recomputed
+        r.err = ls_checkpoint_keep(&stage, &depth);
+        if (r.err != nullptr) break;
+        r = stage == 2 ? ls_checkpoint_take() : ls_aten_exp(y);
+        if (stage != 1) break;
+        ls_error_free(ls_checkpoint_kept(r.t));
+        ls_error_free(ls_saved_pop(depth));
+        break;
+      default:
+        r = ls_aten_softmax_int(y, 0);
+    }
+    ls_error_free(r.err);
+    ls_tensor_free(y);
+    y = r.t;
+  }
+  return y;
+}
+
+uint64_t on_recompute(uint64_t id, const ls_tensor *inputs, uint64_t n) {
+  if (id % 8 == 7) return 5;
+  if (id % 8 == 6) id += 8;  // another function
+  if (n != 0) ls_tensor_free(checkpointed(id, inputs[0]));
+  return 0;
+}
+
 void Fuzz::hook() {
   if (!hooks_.empty() && one(3)) {
-    auto [t, slot] = hooks_[below(hooks_.size())];
-    return ok(ls_hook_remove(t, one(4) ? static_cast<uint32_t>(below(9)) : slot));
+    auto &h = hooks_[below(hooks_.size())];
+    uint32_t slot = one(4) ? static_cast<uint32_t>(below(9)) : h.slot;
+    return ok(h.accumulate ? ls_accumulate_hook_remove(h.t, slot) : ls_hook_remove(h.t, slot));
   }
   ls_tensor t = tensor();
-  if (one(6)) return ok(ls_hook_remove(t, pick<uint32_t>({0, 1, UINT32_MAX})));
   uint32_t slot = 0;
-  auto *e = ls_hook_register(t, source_.next(), &slot);
-  if (e == nullptr && hooks_.size() < 8) hooks_.emplace_back(ls_tensor_alias(t).t, slot);
-  ok(e);
+  ls_error *e;
+  switch (choose(8)) {
+    case 0:
+      return ok(ls_hook_remove(t, pick<uint32_t>({0, 1, UINT32_MAX})));
+    case 1:
+      return ok(ls_accumulate_hook_remove(t, pick<uint32_t>({0, 1, UINT32_MAX})));
+    case 2:
+      return ok(ls_pass_end(source_.next()));
+    case 3:
+      e = ls_accumulate_hook_register(t, source_.next() / 2, &slot);
+      if (e == nullptr) keep_hook(t, slot, true);
+      return ok(e);
+    case 4: {
+      auto v = tensors(3);
+      uint32_t slots[3] = {};
+      if (trace)
+        for (auto each : v) describe(each);
+      e = ls_multi_hook_register(v.data(), v.size(), source_.next() | kNoResult, static_cast<int32_t>(below(2)),
+                                 slots);
+      for (size_t i = 0; e == nullptr && i < v.size(); i++) keep_hook(v[i], slots[i], false);
+      return ok(e);
+    }
+    default:
+      e = ls_hook_register(t, source_.next() / 2, &slot);
+      if (e == nullptr) keep_hook(t, slot, false);
+      return ok(e);
+  }
 }
 
 void Fuzz::custom() {
@@ -1060,7 +1249,7 @@ void Fuzz::swap() {
 
 void Fuzz::memory() {
   int32_t d = device();
-  switch (below(11)) {
+  switch (below(12)) {
     case 0:
     case 1: {
       ls_memory m;
@@ -1099,6 +1288,15 @@ void Fuzz::memory() {
     case 9:
       return ok(ls_memory_set_triggers(d, one(2) ? INT64_MAX : integer(), one(2) ? INT64_MAX : integer(),
                                        one(2) ? INT64_MAX : integer()));
+    case 10: {
+      ls_memory m;
+      ok(ls_memory_stats(kCpu, &m));
+      ls_cgroup group{pick<const char *>({"/nonexistent", "/sys/fs/cgroup"}), pick<int32_t>({1, 2, 3}), 0};
+      ok(ls_memory_follow_cgroups(&group, below(2), m.allocated + kRoom, 0));
+      if (!one(4)) return;
+      ok(ls_memory_follow_cgroups(&group, below(2), integer() % kRoom, 0));
+      return ok(ls_memory_set_limit(kCpu, m.allocated + kRoom));
+    }
     default:
       __atomic_store_n(&ls_memory_board()->due, 0, __ATOMIC_RELAXED);
       return;
@@ -1188,7 +1386,7 @@ void Fuzz::samples() {
 }
 
 void Fuzz::process() {
-  switch (below(12)) {
+  switch (below(17)) {
     case 0:
       return ok(ls_rng_seed(source_.next()));
     case 1:
@@ -1222,8 +1420,29 @@ void Fuzz::process() {
     case 10:
       (void)ls_default_dtype_get();
       return ok(ls_device_synchronize(device()));
+    case 11:
+      return ls_casts_clear(static_cast<int32_t>(below(2)));
+    case 12:
+      (void)ls_yield_due(static_cast<int32_t>(below(2)));
+      return;
+    case 13: {
+      int32_t backends[8];
+      uint64_t n = ls_sdpa_get(backends, below(9));
+      for (uint64_t i = n; i < 8; i++) backends[i] = static_cast<int32_t>(one(10) ? integer() : below(5));
+      if (many_) return;
+      return ok(ls_sdpa_set(backends, below(9)));
+    }
+    case 14:
+      (void)ls_memory_cache_objects(static_cast<int32_t>(below(2)));
+      return;
+    case 15: {
+      bool on = exact_peaks_ < 3 && one(2);
+      if (!on && exact_peaks_ == 0) return;
+      exact_peaks_ += on ? 1 : -1;
+      return ls_memory_exact_peak(on);
+    }
     default:
-      (void)ls_device_count(pick<int32_t>({0, 1, 13, -1, 127, INT32_MAX, INT32_MIN}));
+      (void)ls_device_count(pick<int32_t>({0, 1, 14, -1, 127, INT32_MAX, INT32_MIN}));
       return;
   }
 }
@@ -1295,6 +1514,418 @@ void Fuzz::cuda() {
   ls_cuda_capturing();
 }
 
+void Fuzz::generators() {
+  ls_generator g = generator();
+  uint64_t number;
+  switch (generators_.empty() ? below(2) * 7 : choose(8)) {
+    case 0: {
+      if (generators_.size() > 3) return;
+      ls_generator made = 0;
+      auto *e = ls_generator_new(one(3) ? device() : kCpu, &made);
+      if (e == nullptr) generators_.push_back(made);
+      return ok(e);
+    }
+    case 1:
+      return ok(ls_generator_seed(g, source_.next()));
+    case 2:
+      ok(ls_generator_seed_random(g, &number));
+      return ok(ls_generator_seed(g, 1));  // so that the sequence can be repeated
+    case 3:
+      return ok(ls_generator_current_seed(g, &number));
+    case 4:
+      return result(ls_generator_state(g));
+    case 5:
+    case 6: {
+      auto r = ls_generator_state(generator());
+      result(r);
+      return ok(ls_generator_set_state(g, one(2) ? tensor() : r.t));
+    }
+    default:
+      if (generators_.empty()) return ls_generator_free(0);
+      ls_generator_free(generators_.back());
+      generators_.pop_back();
+  }
+}
+
+// There are no devices with streams here.
+void Fuzz::streams() {
+  int32_t d = device(), done;
+  int64_t s = integer();
+  ls_stream_event event = 0;
+  ls_graph graph = 0;
+  ls_pool pool{};
+  double ms;
+  switch (choose(16)) {
+    case 0:
+      return refused(ls_stream_new(d, static_cast<int32_t>(integer()), &s));
+    case 1:
+      return refused(ls_stream_current(d, &s));
+    case 2:
+      return refused(ls_stream_query(d, s, &done));
+    case 3:
+      return refused(ls_stream_synchronize(d, s));
+    case 4:
+      return refused(ls_stream_record(tensor(), d, s));
+    case 5:
+      return refused(ls_stream_copy(tensor(), tensor(), d, s));
+    case 6:
+      return refused(ls_event_new(d, static_cast<int32_t>(below(2)), &event));
+    case 7:
+      return refused(ls_event_record(event, d, s));
+    case 8:
+      return refused(ls_event_wait(event, d, s));
+    case 9:
+      return refused(ls_event_query(event, &done));
+    case 10:
+      return refused(ls_event_synchronize(event));
+    case 11:
+      return refused(ls_event_elapsed(event, event, &ms));
+    case 12:
+      return refused(ls_graph_begin(d, &pool, &graph));
+    case 13:
+      return refused(ls_graph_end(graph, &pool));
+    case 14:
+      return refused(ls_graph_replay(graph));
+    default:
+      ls_event_free(event);
+      ls_graph_abandon(graph);
+      ls_graph_free(graph);
+      if (ls_graph_capturing() != 0) fail("a graph is being captured");
+  }
+}
+
+void Fuzz::stores() {
+  ls_store s = store(), made = 0;
+  auto key = text();
+  char data[16] = {'1', '2'};
+  uint64_t n = below(sizeof data + 1);
+  // The longest wait ends at once: it is cancelled.
+  int64_t ms = pick<int64_t>({0, 1, -1, INT64_MIN, INT64_MAX});
+  int32_t answer, cancel = ms > 1;
+  int64_t number;
+  switch (stores_.empty() ? below(2) * 13 : choose(14)) {
+    case 0:
+    case 1: {
+      if (stores_.size() > 3) return;
+      ls_error *e;
+      if (one(2)) {
+        e = ls_store_prefix(s, key.c_str(), &made);
+      } else if (one(20)) {
+        ls_tcp_store tcp{"127.0.0.1",
+                         one(4) ? static_cast<int32_t>(integer() - 70000) : 0,
+                         1,
+                         static_cast<int32_t>(below(2)),
+                         static_cast<int32_t>(below(3)),
+                         1000};
+        e = ls_store_tcp(&tcp, &made, &answer);
+      } else if (one(4)) {
+        int fd = memfd_create("store", 0);
+        stores_fds_.push_back(fd);
+        e = ls_store_file(("/proc/self/fd/" + std::to_string(fd)).c_str(), pick<int32_t>({1, 2, 0, -1}), &made);
+      } else {
+        e = ls_store_hash(&made);
+      }
+      if (e == nullptr) stores_.push_back(made);
+      return ok(e);
+    }
+    case 2:
+    case 3:
+      return ok(ls_store_set(s, key.c_str(), data, n));
+    case 4:
+    case 5:
+      return values(
+          [&](ls_value *out, uint64_t slots) { return ls_store_get(s, key.c_str(), ms, &cancel, out, slots); });
+    case 6:
+      return ok(ls_store_wait(s, key.c_str(), ms, ms > 1 ? &cancel : nullptr));
+    case 7:
+      return ok(ls_store_check(s, key.c_str(), &answer));
+    case 8:
+      return ok(ls_store_add(s, key.c_str(), integer(), &number));
+    case 9:
+    case 10: {
+      uint64_t expected = below(3);
+      return values([&](ls_value *out, uint64_t slots) {
+        return ls_store_compare_set(s, key.c_str(), data, expected, data, n, out, slots);
+      });
+    }
+    case 11:
+      return ok(ls_store_delete(s, key.c_str(), &answer));
+    case 12:
+      return ok(ls_store_num_keys(s, &number));
+    default:
+      if (stores_.empty()) return ls_store_free(0);
+      ls_store_free(stores_.back());
+      stores_.pop_back();
+  }
+}
+
+// A group of this process alone.
+void Fuzz::groups() {
+  ls_group group = 0;
+  if (one(10)) {
+    ls_store s = 0;
+    ok(ls_store_hash(&s));
+    bool right = !one(4);
+    ok(ls_group_new(s, right ? 0 : static_cast<int32_t>(integer()), right ? 1 : static_cast<int32_t>(below(3)),
+                    right ? LS_BACKEND_GLOO : static_cast<int32_t>(integer()), 20, 5, one(4) ? "checked" : nullptr,
+                    nullptr, &group));
+    ls_store_free(s);
+  }
+  for (uint64_t n = group == 0 ? 1 : below(30); n > 0; n--) collective(group);
+  ls_group_free(group);
+}
+
+void Fuzz::collective(ls_group group) {
+  switch (choose(12)) {
+    case 0:
+      return ok(one(4) ? ls_group_abort(group) : ls_group_settle(group));
+    case 1:
+      return ok(ls_group_monitored_barrier(group, pick<int64_t>({1, 0, -1, 10})));
+    case 2: {
+      auto v = tensors();
+      return ok(ls_group_broadcast_coalesced(group, v.data(), v.size(), one(4) ? 1 : 0));
+    }
+    case 3:
+    case 4:
+      return reducer(group);
+    default: {
+      auto out = tensors(2), in = tensors(2);
+      auto out_sizes = shape(), in_sizes = shape();
+      if (one(2)) out_sizes.clear(), in_sizes.clear();
+      ls_collective c{static_cast<int32_t>(below(18)) - 1, static_cast<int32_t>(below(10)) - 1,
+                      pick<int32_t>({0, 0, 0, 1, -1}), static_cast<int32_t>(below(3))};
+      if (trace) std::fprintf(stderr, "    collective %d, %d, %d\n", c.kind, c.reduce, c.peer);
+      ls_work work = 0;
+      ok(ls_group_start(group, &c, out.data(), out.size(), in.data(), in.size(), out_sizes.data(),
+                        out_sizes.size(), in_sizes.data(), in_sizes.size(), &work));
+      if (one(4)) ls_work_interrupt(work);
+      (void)ls_work_done(work);
+      int32_t done = 0;
+      for (int i = 0; i < 2 && done == 0; i++) {
+        auto *e = ls_work_wait(work, &done);
+        if (e != nullptr) i = 2;
+        ok(e);
+      }
+      (void)ls_work_source(work);
+      return ls_work_free(work);
+    }
+  }
+}
+
+// A reducer, and a pass with it.
+void Fuzz::reducer(ls_group group) {
+  auto params = tensors(2);
+  if (one(2))
+    for (auto &t : params) {
+      auto r = ls_aten_detach(t);
+      ok(ls_tensor_set_requires_grad(r.t, 1));
+      t = r.t;
+      result(r);
+    }
+  ls_reducer_options o{pick<int64_t>({1 << 20, 1, 100}),
+                       pick<int64_t>({1 << 20, 1}),
+                       static_cast<int32_t>(below(2)),
+                       static_cast<int32_t>(below(2)),
+                       static_cast<int32_t>(below(2)),
+                       static_cast<int32_t>(below(5)),
+                       static_cast<int32_t>(below(3)),
+                       static_cast<int64_t>(below(4)),
+                       real(),
+                       real()};
+  ls_reducer r = 0;
+  ok(ls_reducer_new(group, params.data(), params.size(), "a\nb", &o, &r));
+  for (uint64_t k = below(4); k > 0; k--) {
+    auto sync = static_cast<int32_t>(below(4) != 0);
+    if (one(4)) {
+      ok(ls_reducer_join_forward(r));
+      ok(ls_reducer_join_backward(r));
+      continue;
+    }
+    ok(ls_reducer_before_forward(r, sync, 0, static_cast<int32_t>(below(2))));
+    auto sum = ls_aten_sum_dim_IntList(params.empty() ? tensor() : params[0]);
+    ok(ls_reducer_after_forward(r, sync, &sum.t, 1));
+    if (!one(4)) ok(ls_autograd_backward(&sum.t, 1, nullptr, nullptr, 0, 0, 0));
+    result(sum);
+  }
+  int64_t times[4];
+  ok(ls_reducer_times(r, times));
+  ls_reducer_free(r);
+}
+
+// Pushes a policy for what the graph keeps, or pops some. The sequence goes on between the two.
+void Fuzz::policies() {
+  uint64_t depth = 0;
+  ls_error *e = nullptr;
+  switch (policies_ > 3 ? 9 : choose(12)) {
+    case 0:
+    case 1: {
+      auto v = tensors(3);
+      e = ls_checkpoint_push(source_.next(), v.data(), v.size(), &depth);
+      break;
+    }
+    case 2:
+    case 3: {
+      ls_saved_policy how{};
+      how.kind = one(10) ? static_cast<int32_t>(integer()) : static_cast<int32_t>(below(3));
+      how.dtype = one(10) ? dtype() : pick<int32_t>({kHalf, kBFloat16});
+      how.pinned = static_cast<int32_t>(below(2));
+      how.min_bytes = one(2) ? 0 : integer();
+      how.keep = one(2) ? 0 : integer();
+      int fd = one(4) ? open("/dev/null", O_RDWR | O_CLOEXEC) : memfd_create("saved", MFD_CLOEXEC);
+      how.fd = one(10) ? -1 : fd;
+      e = ls_saved_push(&how, &depth);
+      close(fd);
+      break;
+    }
+    case 4: {
+      // The callback makes numbers of other values: they must not be indices.
+      auto v = tensors(2);
+      ls_meta m{};
+      if (!v.empty()) ls_error_free(ls_tensor_meta(v[0], &m));
+      bool number = m.dtype == kFloat || m.dtype == kDouble || m.dtype == kHalf || m.dtype == kBFloat16;
+      int64_t most = 1 << 16, numel = number ? static_cast<int64_t>(m.nbytes) / kSizes[m.dtype] : 1;
+      e = ls_remade_push(remade_id(number ? m.dtype : kFloat, one(8) ? 1 : std::min(numel, most)), v.data(),
+                         v.size(), &depth);
+      break;
+    }
+    case 5: {
+      int32_t stage = 0;
+      e = ls_checkpoint_keep(&stage, &depth);
+      if (e == nullptr && stage != 1) return;
+      break;
+    }
+    case 6:
+      return ok(ls_checkpoint_kept(tensor()));
+    case 7:
+      return result(ls_checkpoint_take());
+    default:
+      depth = below(policies_ + 2);
+      policies_ = std::min(policies_, depth);
+      return ok(ls_saved_pop(depth));
+  }
+  if (e == nullptr) policies_ = depth + 1;
+  ok(e);
+}
+
+// A checkpointed function, which a backward pass recomputes.
+void Fuzz::checkpoint() {
+  ls_tensor x = tensor();
+  uint64_t id = below(1 << 15), depth = 0;
+  if (trace) std::fprintf(stderr, "    function %" PRIu64 "\n", id);
+  if (auto *e = ls_checkpoint_push(id, &x, 1, &depth)) return ok(e);
+  ls_tensor y = checkpointed(id, x);
+  ok(ls_saved_pop(depth));
+  if (y == 0) return;
+  if (one(2)) {
+    auto sum = ls_aten_sum_dim_IntList(y);
+    for (uint64_t k = 1 + below(2); k > 0; k--) ok(ls_autograd_backward(&sum.t, 1, nullptr, nullptr, 0, k > 1, 0));
+    result(sum);
+  }
+  keep(y);
+}
+
+void Fuzz::plans() {
+  switch (choose(8)) {
+    case 0:
+    case 1:
+      return ok(ls_plan_begin());
+    case 2:
+      return ls_plan_end();
+    case 3: {
+      auto t = ls_plan_read();
+      if (t.live < 0 || t.peak < t.live || t.total < t.peak || t.position < 0) fail("the totals of a plan");
+      return;
+    }
+    case 4:
+    case 5: {
+      ls_plan_block blocks[8];
+      uint64_t cap = below(9), n = std::min(ls_plan_blocks(blocks, cap), cap);
+      for (uint64_t i = 0; i < n; i++) {
+        auto &b = blocks[i];
+        if (b.bytes < 1 || b.rounded < b.bytes || (b.died >= 0 && b.died <= b.born)) fail("a block of a plan");
+        values([&](ls_value *out, uint64_t slots) { return ls_plan_op(b.op, out, slots); });
+      }
+      return;
+    }
+    case 6:
+      return values(
+          [&](ls_value *out, uint64_t n) { return ls_plan_op(static_cast<uint32_t>(integer()), out, n); });
+    default: {
+      int64_t n = integer();
+      int64_t rounded = ls_plan_rounded(n);
+      if (n < int64_t{1} << 46 && rounded < n) fail("rounded bytes");
+      // What another shape of the same tensors would take.
+      auto r = ls_tensor_to(tensor(), -1, kMeta, 0);
+      return result(r);
+    }
+  }
+}
+
+void Fuzz::traces() {
+  switch (choose(9)) {
+    case 0:
+    case 1:
+      return ok(ls_trace_start(static_cast<uint32_t>(below(4)), pick<uint64_t>({0, 1, 100, 1000})));
+    case 2:
+      return ls_trace_stop();
+    case 3:
+    case 4: {
+      ls_trace_event events[8];
+      uint64_t cap = below(9), n = ls_trace_take(events, cap);
+      if (n > cap) fail("more events than there is room for");
+      for (uint64_t i = 0; i < n; i++) {
+        if (events[i].end_ns < events[i].start_ns) fail("an event ends before it begins");
+        values([&](ls_value *out, uint64_t slots) { return ls_trace_text(events[i].name, out, slots); });
+      }
+      return;
+    }
+    case 5:
+      (void)ls_trace_dropped();
+      ok(ls_nvtx_set(0));
+      refused(ls_nvtx_set(1));
+      return values([&](ls_value *out, uint64_t n) {
+        return ls_trace_text(static_cast<uint32_t>(one(2) ? below(60) : integer()), out, n);
+      });
+    case 6:
+    case 7: {
+      if (ranges_.size() > 3) break;
+      uintptr_t range = 0;
+      ok(ls_range_push(text().c_str(), &range));
+      ranges_.push_back(range);
+      return;
+    }
+    default:
+      break;
+  }
+  if (ranges_.empty()) return ls_range_pop(0);
+  ls_range_pop(ranges_.back());
+  ranges_.pop_back();
+}
+
+// Calls that fail where they can. All threads share a point.
+void Fuzz::faults() {
+  if (one(10)) ok(ls_fault_set(static_cast<int32_t>(integer()), integer(), 0, 0, 1));
+  if (many_) return;
+  int32_t point = pick<int32_t>({LS_FAULT_CPU, LS_FAULT_SYSTEM, LS_FAULT_ENTRY});
+  ok(ls_fault_set(point, static_cast<int64_t>(below(4)), pick<int64_t>({1, 2, -1}),
+                  static_cast<int32_t>(below(LS_THROWS)), 1));
+  for (uint64_t n = 1 + below(3); n > 0; n--) one(2) ? typed() : look();
+  int64_t seen, failed;
+  ls_fault_counts(point, &seen, &failed);
+  if (failed > seen) fail("more faults than events");
+  ok(ls_fault_set(point, 0, 0, 0, 0));
+}
+
+void Fuzz::round() {
+  ls_tensor from = tensor();
+  if (one(4)) return ok(ls_round_stochastic(tensor(), from));
+  auto x = ls_tensor_to(from, one(2) ? kFloat : -1, -1, 0);
+  auto to = ls_tensor_to(x.t, kBFloat16, -1, 1);
+  ok(ls_round_stochastic(to.t, x.t));
+  result(x);
+  result(to);
+}
+
 // ---- sequences ----
 
 std::string string_of(ls_results r) {
@@ -1308,8 +1939,7 @@ void load() {
   if (ls_error *e = ls_init()) fail(e->message);
   // An access beyond a tensor ends the process.
   if (ls_error *e = ls_guard_pages_set(LS_GUARD_END)) fail(e->message);
-  static const ls_callbacks callbacks{on_hook, on_backward,
-                                      [](uint64_t, const ls_tensor *, uint64_t) -> uint64_t { return 1; }};
+  static const ls_callbacks callbacks{on_hook, on_backward, on_recompute};
   ls_callbacks_set(&callbacks);
   for (auto &o : operators) {
     if (ls_error *e = ls_op_find(o.name, o.overload, &o.op).err) fail(e->message);
@@ -1343,6 +1973,17 @@ void reset() {
   check(ls_threads_set(1));
   check(ls_rng_seed(1));
   check(ls_deterministic_set(0, 0));
+  static const std::vector<int32_t> attention = [] {
+    std::vector<int32_t> all(8);
+    all.resize(ls_sdpa_get(all.data(), all.size()));
+    return all;
+  }();
+  check(ls_sdpa_set(attention.data(), attention.size()));
+  ls_memory_cache_objects(0);
+  ls_trace_stop();
+  ls_trace_event events[64];
+  while (ls_trace_take(events, 64) != 0) {
+  }
   ls_pressure_stop();
 }
 
