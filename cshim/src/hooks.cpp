@@ -139,43 +139,41 @@ constexpr std::string_view kPass = "linstock::Pass";
 c10::DebugInfoKind pass_kind() { return debug_info_kind<kPass, 0x4d>(); }
 PassInfo *current_info() noexcept { return static_cast<PassInfo *>(c10::ThreadLocalDebugInfo::get(pass_kind())); }
 
-// The weak counterpart of a pointer to a node.
-template <class Pointer>
-struct WeakOf;
-template <class T>
-struct WeakOf<std::shared_ptr<T>> {
-  using type = std::weak_ptr<T>;
-};
-template <class T, class Null>
-struct WeakOf<c10::intrusive_ptr<T, Null>> {
-  using type = c10::weak_intrusive_ptr<T, Null>;
-};
-using WeakNode = WeakOf<NodePtr>::type;
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-// The node of a tensor that has a hook. The hook must not hold it: the node holds the hook.
+// The node of a tensor that has a hook. The hook must not hold it, because the node holds the hook. Nor may it
+// hold it weakly: a node that is released but not destroyed keeps the accumulators of the leaves that it has saved
+// under a policy, and with them the leaves and their hooks.
 class Watched {
  public:
-  explicit Watched(const at::Tensor &t) : node_(t.grad_fn()), leaf_(t.getIntrusivePtr()), is_leaf_(t.is_leaf()) {}
+  explicit Watched(const at::Tensor &t) : leaf_(t.getIntrusivePtr()), is_leaf_(t.is_leaf()) {
+    if (is_leaf_) return;
+    NodePtr node = t.grad_fn();
+    node_ = node.get();
+    sequence_ = node->sequence_nr();
+    thread_ = node->thread_id();
+  }
   // Reports whether the current pass computes the tensor's gradient.
   bool in_pass() const {
-    NodePtr node;
-    if (!is_leaf_) {
-      node = node_.lock();
-    } else if (auto impl = leaf_.lock()) {
-      node = accumulator_of(at::Tensor(std::move(impl)));
+    NodePtr accumulator;
+    auto *node = node_;
+    if (is_leaf_) {
+      if (auto impl = leaf_.lock()) accumulator = accumulator_of(at::Tensor(std::move(impl)));
+      node = accumulator.get();
     }
-    if (!node) return false;
     auto *nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
-    if (nodes == nullptr || nodes->count(node.get()) == 0) return false;
+    if (node == nullptr || nodes == nullptr || nodes->count(node) == 0) return false;
+    // Another node may have the address of one that is gone.
+    if (!is_leaf_ && (node->sequence_nr() != sequence_ || node->thread_id() != thread_)) return false;
     auto *execute = torch::autograd::get_current_graph_task_exec_info();
     if (execute == nullptr || execute->empty()) return true;
-    auto it = execute->find(node.get());
+    auto it = execute->find(node);
     return it != execute->end() && it->second.should_execute();
   }
 
  private:
-  WeakNode node_;
+  torch::autograd::Node *node_ = nullptr;
+  uint64_t sequence_ = 0, thread_ = 0;
   WeakTensor leaf_;
   bool is_leaf_;
 };

@@ -135,6 +135,25 @@ TEST_F(Saved, RoundingNeedsTheTypes) {
   EXPECT_ERR(ls_accumulate_hook_register(x, 1, nullptr), LS_ERR_ARGUMENT);
 }
 
+// A graph with a hook of several tensors is freed, also if a policy has kept one of them.
+TEST_F(Saved, AHookOfSeveralTensorsKeepsNoGraph) {
+  {
+    Tensor x = leaf({1, 2});
+    ls_saved_policy how{};
+    how.kind = LS_SAVED_CAST;
+    how.dtype = kBFloat16;
+    uint64_t depth;
+    EXPECT_OK(ls_saved_push(&how, &depth));
+    Tensor y(ls_aten_maximum(x, x));
+    EXPECT_OK(ls_saved_pop(depth));
+    const ls_tensor both[] = {x, y};
+    uint32_t slots[2];
+    EXPECT_OK(ls_multi_hook_register(both, 2, 5, 0, slots));
+  }
+  uint64_t ids[2];
+  EXPECT_EQ(ls_dropped_take(ids, 2), 1u) << "the hook is freed";
+}
+
 // Regions of several threads that cast to the same dtype, and to another.
 TEST_F(SavedThreads, AutocastRegions) {
   Tensor w = floats({1, 2, 3, 4}, {2, 2});
