@@ -109,7 +109,8 @@ ls_error *ls_round_stochastic(ls_tensor to, ls_tensor from) noexcept {
         t.device() != f.device())
       throw ls::ArgumentError("stochastic rounding: want a float32 and a bfloat16 tensor of one shape and device");
     c10::AutoGradMode off(false);
-    if (t.is_cpu() && t.is_non_overlapping_and_dense() && f.strides().equals(t.strides())) {
+    if (f.is_neg() || f._is_zerotensor()) f = f.clone();
+    if (t.is_cpu() && !t.is_neg() && t.is_non_overlapping_and_dense() && f.strides().equals(t.strides())) {
       round_on_cpu(t.mutable_data_ptr<c10::BFloat16>(), f.const_data_ptr<float>(), t.numel());
       if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
       return;

@@ -154,6 +154,26 @@ TEST_F(Saved, AHookOfSeveralTensorsKeepsNoGraph) {
   EXPECT_EQ(ls_dropped_take(ids, 2), 1u) << "the hook is freed";
 }
 
+// Tensors that are negated when they are read, and zeros without memory.
+TEST_F(Saved, RoundingOfLazyTensors) {
+  const std::vector<float> numbers = {1, -2, 0.5}, negated = {-1, 2, -0.5};  // of bfloat16, so nothing is random
+  auto empty = [] { return Tensor(ls_tensor_to(floats({7, 7, 7}), kBFloat16, -1, 1)); };
+  auto read = [](ls_tensor t) { return values(Tensor(ls_tensor_to(t, kFloat, -1, 1))); };
+  Tensor from = floats(numbers), to = empty();
+  EXPECT_OK(ls_round_stochastic(to, call("aten::_neg_view", "", {T(from)})));
+  EXPECT_EQ(read(to), negated);
+  Tensor base = empty(), view = call("aten::_neg_view", "", {T(base)});
+  EXPECT_OK(ls_round_stochastic(view, from));
+  EXPECT_EQ(read(view), numbers);
+  EXPECT_EQ(read(base), negated);
+  std::vector<ls_value> args;
+  append<int64_t>(args, LS_INTS, {3});
+  for (int i = 0; i < 4; i++) args.push_back(Default());
+  Tensor zeros = call("aten::_efficientzerotensor", "", args);
+  EXPECT_OK(ls_round_stochastic(to, zeros));
+  EXPECT_EQ(read(to), (std::vector<float>{0, 0, 0}));
+}
+
 // Regions of several threads that cast to the same dtype, and to another.
 TEST_F(SavedThreads, AutocastRegions) {
   Tensor w = floats({1, 2, 3, 4}, {2, 2});
