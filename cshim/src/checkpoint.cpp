@@ -499,38 +499,36 @@ std::shared_ptr<SavedPolicy> Checkpoint::keeping() {
 
 void Checkpoint::popped() {
   auto inputs = std::move(forward_inputs_);
+  std::shared_ptr<std::vector<SavedVariable>> saved;  // freed without the lock
   // Where the function computes, as far as its recomputation matters. Other goroutines may draw on other devices.
   uint64_t devices = 0;
   for (const auto &t : inputs) devices |= device_bit(t.device());
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto &k : kinds_) devices |= device_bit(k.device);
+    for (size_t i = 0; !kinds_.empty() && i < inputs.size(); i++) {
+      if (inputs[i]._version() == versions_[i]) continue;
+      // The graph of an input that the function has changed may own this checkpoint, which would never be freed if
+      // it kept the input. So this comes before what may fail.
+      saved = std::move(inputs_);
+      spoiled_ = "the function has changed its input " + std::to_string(i) +
+                 " in place, so it cannot be recomputed from it";
+      throw ArgumentError(spoiled_);
+    }
   }
   RandomState used = random_;  // written here only
   uint64_t first_used = devices & ~used.devices();
   used.keep_on(devices);
   used.keep_used();
-  std::shared_ptr<std::vector<SavedVariable>> saved;  // freed without the lock, like `used`
   std::lock_guard<std::mutex> lock(mutex_);
   std::swap(random_, used);
   devices_ = devices;
-  if (kinds_.empty()) return;
-  if (first_used != 0) {
-    saved = std::move(inputs_);
-    spoiled_ = "the function is the first in this process to use " +
-               device_at(std::countr_zero(first_used) + 1).str() +
-               ", so its random numbers there cannot be repeated: use the device before";
-    throw ArgumentError(spoiled_);
-  }
-  for (size_t i = 0; i < inputs.size(); i++) {
-    if (inputs[i]._version() == versions_[i]) continue;
-    // The graph of an input that the function has changed may own this checkpoint, which would never be freed if
-    // it kept the input.
-    saved = std::move(inputs_);
-    spoiled_ = "the function has changed its input " + std::to_string(i) +
-               " in place, so it cannot be recomputed from it";
-    throw ArgumentError(spoiled_);
-  }
+  if (kinds_.empty() || first_used == 0) return;
+  saved = std::move(inputs_);
+  spoiled_ = "the function is the first in this process to use " +
+             device_at(std::countr_zero(first_used) + 1).str() +
+             ", so its random numbers there cannot be repeated: use the device before";
+  throw ArgumentError(spoiled_);
 }
 
 size_t Checkpoint::note(const at::Tensor &t) {
@@ -619,7 +617,7 @@ std::shared_ptr<Recomputation> Checkpoint::recompute() {
   std::shared_ptr<Recomputation> r;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!spoiled_.empty()) throw ArgumentError("Checkpoint: " + spoiled_);
+    if (inputs_ == nullptr) throw ArgumentError("Checkpoint: " + spoiled_);
     saved = inputs_;
     then = random_;
     r = std::make_shared<Recomputation>(wanted_, kept_, devices_);

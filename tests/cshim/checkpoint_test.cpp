@@ -213,6 +213,22 @@ TEST_F(Checkpoints, AChangedInputIsAnError) {
   EXPECT_OK(ls_saved_pop(0));
 }
 
+// The same without memory when the policy is popped: the graph of the input does not own itself.
+TEST_F(Checkpoints, AChangedInputIsFreedWithoutMemory) {
+  Tensor x = floats({1, 2}), w = floats({3, 4});
+  EXPECT_OK(ls_tensor_set_requires_grad(w, 1));
+  uint64_t depth;
+  EXPECT_OK(ls_checkpoint_push(36, &x.h, 1, &depth));
+  ls_value args[] = {T(x), T(w)};
+  EXPECT_OK(ls_op_call(op("aten::mul_", "Tensor"), args, 2, nullptr, 0, LS_CALL_DISCARD).err);
+  {
+    Fault fault(LS_FAULT_CPU, 0, kForever);
+    EXPECT_NE(code_of(ls_saved_pop(depth)), 0);
+  }
+  x = Tensor();
+  EXPECT_EQ(dropped(), std::vector<uint64_t>{36});
+}
+
 // ls_saved_pop removes all policies above a depth, also if one of them returns an error.
 TEST_F(Checkpoints, AFailureLeavesNoPolicy) {
   Tensor outer = floats({1, 2}), inner = floats({3, 4});
