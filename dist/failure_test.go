@@ -267,6 +267,30 @@ func TestContext(t *testing.T) {
 	})
 }
 
+// TestContextOfAStart tests that a context that ends also aborts the group of a collective that waits for the other
+// ranks when it starts.
+func TestContextOfAStart(t *testing.T) {
+	leak.Check(t)
+	done := make(chan struct{})
+	ranks(t, 2, func(g *dist.Group) error {
+		x := tensor.Ones([]int{4})
+		if g.Rank() == 1 {
+			<-done
+			return blames(g.AllReduce(ctx, x, dist.Sum), "AllReduce", nil, 0)
+		}
+		defer close(done)
+		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		defer cancel()
+		if err := g.AllReduce(short, x, dist.Sum); !errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("AllReduce: %w", err)
+		}
+		if err := g.AllReduce(ctx, x, dist.Sum); !errors.Is(err, dist.ErrAborted) {
+			return fmt.Errorf("a collective after it: %w", err)
+		}
+		return nil
+	}, dist.CheckCollectives(), dist.Timeout(10*time.Second))
+}
+
 // TestCloseInFlight tests that Close fails the collectives in flight, and that the other ranks name the one that left.
 func TestCloseInFlight(t *testing.T) {
 	leak.Check(t)

@@ -314,12 +314,12 @@ func (g *Group) run(ctx context.Context, op string, start func() (*Work, error))
 	if err := refuse.Ended(op, ctx, ErrTimeout); err != nil {
 		return err
 	}
-	w, err := start()
-	if err != nil {
-		return err
-	}
+	// In a checked group, and for the first collective on a device, start already waits for the other ranks.
 	defer context.AfterFunc(ctx, func() { _ = g.Abort() })()
-	err = w.Wait(context.Background())
+	w, err := start()
+	if err == nil {
+		err = w.Wait(context.Background())
+	}
 	if errors.Is(err, ErrAborted) && ctx.Err() != nil {
 		return abortedBy(op, ctx)
 	}
