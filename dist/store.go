@@ -45,8 +45,8 @@ func NewHashStore() (*Store, error) {
 }
 
 // NewFileStore makes a store in a file that processes share; processes is the number of those that use it, after the last
-// of which the file is removed, or 0 if it is not known. The directory of the file must exist. PyTorch:
-// torch.distributed.FileStore.
+// of which the file is removed, or 0 if it is not known: the file then stays. The directory of the file must exist.
+// PyTorch: torch.distributed.FileStore.
 func NewFileStore(path string, processes int) (*Store, error) {
 	return fileStore(context.Background(), "NewFileStore", path, processes)
 }
@@ -74,6 +74,9 @@ func fileStore(ctx context.Context, op, path string, processes int) (*Store, err
 		return nil, refuse.Error(op, tensor.ErrArgument, "%s: %v: it is not a store, or a process ended while it wrote to it; remove it if no process uses it", path, err)
 	case err != nil:
 		return nil, refuse.Error(op, err, "%v", err)
+	}
+	if processes == 0 {
+		processes = -1 // libtorch would remove the file when no store has it open
 	}
 	return madeWithin(ctx, op, func() (cshim.Store, error) { return cshim.FileStoreNew(path, processes) })
 }

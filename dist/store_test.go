@@ -235,6 +235,22 @@ func TestStoreErrors(t *testing.T) {
 	}
 }
 
+// TestFileOfAStore tests that the file of a store outlives its stores if the number of processes is not known, and that
+// it is removed after the last process otherwise.
+func TestFileOfAStore(t *testing.T) {
+	leak.Check(t)
+	for processes, stays := range []bool{true, false, true} {
+		path := filepath.Join(t.TempDir(), "store")
+		s, err := dist.NewFileStore(path, processes)
+		if err == nil {
+			err = errors.Join(s.Set("key", nil), s.Close())
+		}
+		if _, missing := os.Stat(path); err != nil || (missing == nil) != stays {
+			t.Errorf("for %d processes: %v, %v", processes, err, missing)
+		}
+	}
+}
+
 // TestFileOfAStoreIsIncomplete tests that a file with a partial record, which libtorch would read forever, is an error.
 func TestFileOfAStoreIsIncomplete(t *testing.T) {
 	leak.Check(t)
