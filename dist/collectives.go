@@ -120,8 +120,9 @@ func (g *Group) ReduceScatterAsync(out *tensor.Tensor, in []*tensor.Tensor, op R
 	return g.begin("ReduceScatter", cshim.Collective{Kind: cshim.ReduceScatter, Reduce: int32(op)}, one(out), in)
 }
 
-// ReduceScatterTensor sets out of rank r to the reduction over all ranks of the part r of in, which has Size() parts in
-// its first dimension. PyTorch: torch.distributed.reduce_scatter_tensor.
+// ReduceScatterTensor sets out of rank r to the reduction over all ranks of the part r of in, whose Size() parts are
+// concatenated in its first dimension or stacked in an additional one. PyTorch:
+// torch.distributed.reduce_scatter_tensor.
 func (g *Group) ReduceScatterTensor(ctx context.Context, out, in *tensor.Tensor, op ReduceOp) error {
 	return g.run(ctx, "ReduceScatterTensor", func() (*Work, error) { return g.ReduceScatterTensorAsync(out, in, op) })
 }

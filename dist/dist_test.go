@@ -111,6 +111,14 @@ var collectives = map[string]func(g *dist.Group, r float32) (*tensor.Tensor, []f
 		out := vector(9)
 		return out, []float32{3 + 3*r}, g.ReduceScatterTensor(ctx, out, vector(r, r+1, r+2), dist.Sum)
 	},
+	"ReduceScatterTensor of scalars": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		out := tensor.Zeros([]int{})
+		return out, []float32{3 + 3*r}, g.ReduceScatterTensor(ctx, out, vector(r, r+1, r+2), dist.Sum)
+	},
+	"ReduceScatterTensor of stacked parts": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		out := vector(9, 9)
+		return out, []float32{3 + 6*r, 6 + 6*r}, g.ReduceScatterTensor(ctx, out, vector(r, r+1, r+2, r+3, r+4, r+5).View(3, 2), dist.Sum)
+	},
 	"AllToAllSingle": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
 		out := vector(9, 9, 9)
 		return out, []float32{r, 10 + r, 20 + r}, g.AllToAllSingle(ctx, out, vector(10*r, 10*r+1, 10*r+2), nil, nil)
@@ -466,6 +474,8 @@ func TestRefusals(t *testing.T) {
 			"dtypes of one":     {g.ReduceScatterTensor(ctx, tensor.Zeros([]int{2}, tensor.Int32), x, dist.Sum), tensor.ErrArgument},
 			"sizes of one":      {g.ReduceScatterTensor(ctx, tensor.Zeros([]int{3}), x, dist.Sum), tensor.ErrArgument},
 			"no tensors":        {g.AllReduceCoalesced(ctx, nil, dist.Sum), tensor.ErrArgument},
+			"scalars":           {g.ReduceScatterTensor(ctx, tensor.Zeros([]int{}), x, dist.Sum), tensor.ErrArgument},
+			"transposed parts":  {g.ReduceScatterTensor(ctx, tensor.Zeros([]int{3}), tensor.Ones([]int{3, 2}).T(), dist.Sum), tensor.ErrArgument},
 			"a nil pointer":     {dist.BroadcastObject[int](ctx, g, nil, 0), tensor.ErrNil},
 			"a negative time":   {g.MonitoredBarrier(ctx, -1), tensor.ErrArgument},
 			"an empty group":    {second(g.NewGroup(ctx, nil)), tensor.ErrArgument},

@@ -98,6 +98,30 @@ func asReal(ts []*tensor.Tensor, read bool) (real []*tensor.Tensor, free func())
 	}
 }
 
+// asVectors returns views of one dimension of contiguous tensors, and other tensors unchanged. free frees the views.
+func asVectors(ts []*tensor.Tensor) (vectors []*tensor.Tensor, free func()) {
+	var views []*tensor.Tensor
+	vectors = slices.Clone(ts)
+	for i, t := range ts {
+		if t.Err() == nil && t.IsContiguous() {
+			d := t.Detach()
+			vectors[i] = d.View(-1)
+			views = append(views, d, vectors[i])
+		}
+	}
+	return vectors, func() {
+		for _, v := range views {
+			v.Release()
+		}
+	}
+}
+
+// concatenated reports whether in consists of n tensors like out, one after the other in the first dimension.
+func concatenated(out, in *tensor.Tensor, n int) bool {
+	o, i := out.Shape(), in.Shape()
+	return len(o) != 0 && len(i) == len(o) && i[0] == n*o[0] && slices.Equal(i[1:], o[1:])
+}
+
 // begin starts a collective without sizes of parts.
 func (g *Group) begin(op string, c cshim.Collective, out, in []*tensor.Tensor) (*Work, error) {
 	return g.beginSized(op, c, out, in, nil, nil)
@@ -135,6 +159,14 @@ func (g *Group) beginSized(op string, c cshim.Collective, out, in []*tensor.Tens
 		var freeOut, freeIn func()
 		out, freeOut = asReal(out, false)
 		in, freeIn = asReal(in, true)
+		defer freeOut()
+		defer freeIn()
+	}
+	// gloo reads the first dimension, which a tensor may not have, and takes only parts that are concatenated.
+	if g != nil && c.Kind == cshim.ReduceScatterOne && !onDevice(out, in) && !concatenated(out[0], in[0], g.size) {
+		var freeOut, freeIn func()
+		out, freeOut = asVectors(out)
+		in, freeIn = asVectors(in)
 		defer freeOut()
 		defer freeIn()
 	}
