@@ -446,6 +446,7 @@ func TestRefusals(t *testing.T) {
 	ranks(t, 2, func(g *dist.Group) error {
 		x, released := tensor.Ones([]int{4}), tensor.Ones([]int{2})
 		released.Release()
+		var none context.Context
 		two := []*tensor.Tensor{x, x}
 		for name, c := range map[string]struct {
 			err  error
@@ -476,6 +477,7 @@ func TestRefusals(t *testing.T) {
 			"no tensors":        {g.AllReduceCoalesced(ctx, nil, dist.Sum), tensor.ErrArgument},
 			"scalars":           {g.ReduceScatterTensor(ctx, tensor.Zeros([]int{}), x, dist.Sum), tensor.ErrArgument},
 			"transposed parts":  {g.ReduceScatterTensor(ctx, tensor.Zeros([]int{3}), tensor.Ones([]int{3, 2}).T(), dist.Sum), tensor.ErrArgument},
+			"no context":        {second(g.NewGroup(none, []int{0, 1})), tensor.ErrNil},
 			"a nil pointer":     {dist.BroadcastObject[int](ctx, g, nil, 0), tensor.ErrNil},
 			"a negative time":   {g.MonitoredBarrier(ctx, -1), tensor.ErrArgument},
 			"an empty group":    {second(g.NewGroup(ctx, nil)), tensor.ErrArgument},

@@ -227,6 +227,9 @@ func (g *Group) NewGroup(ctx context.Context, ranks []int, opts ...Option) (*Gro
 	if err != nil {
 		return nil, err
 	}
+	if ctx == nil {
+		return nil, refuse.Nil(op, "a context")
+	}
 	if len(ranks) == 0 {
 		return nil, refuse.Error(op, tensor.ErrArgument, "a group needs at least one rank")
 	}
