@@ -447,6 +447,8 @@ func TestRefusals(t *testing.T) {
 		x, released := tensor.Ones([]int{4}), tensor.Ones([]int{2})
 		released.Release()
 		var none context.Context
+		ended, end := context.WithCancel(ctx)
+		end()
 		two := []*tensor.Tensor{x, x}
 		for name, c := range map[string]struct {
 			err  error
@@ -477,6 +479,7 @@ func TestRefusals(t *testing.T) {
 			"no tensors":        {g.AllReduceCoalesced(ctx, nil, dist.Sum), tensor.ErrArgument},
 			"scalars":           {g.ReduceScatterTensor(ctx, tensor.Zeros([]int{}), x, dist.Sum), tensor.ErrArgument},
 			"transposed parts":  {g.ReduceScatterTensor(ctx, tensor.Zeros([]int{3}), tensor.Ones([]int{3, 2}).T(), dist.Sum), tensor.ErrArgument},
+			"an ended context":  {g.MonitoredBarrier(ended, 0), context.Canceled},
 			"no context":        {second(g.NewGroup(none, []int{0, 1})), tensor.ErrNil},
 			"a nil pointer":     {dist.BroadcastObject[int](ctx, g, nil, 0), tensor.ErrNil},
 			"a negative time":   {g.MonitoredBarrier(ctx, -1), tensor.ErrArgument},

@@ -509,22 +509,15 @@ func (g *Group) BarrierAsync() (*Work, error) {
 // PyTorch: torch.distributed.monitored_barrier with wait_all_ranks.
 func (g *Group) MonitoredBarrier(ctx context.Context, timeout time.Duration) error {
 	const op = "MonitoredBarrier"
-	if ctx == nil {
-		return refuse.Nil(op, "a context")
-	}
 	if timeout < 0 {
 		return refuse.Error(op, tensor.ErrArgument, "timeout %v", timeout)
 	}
-	failure, err := g.await(ctx, op, op, func(n cshim.Group) error {
+	return g.call(ctx, op, op, func(n cshim.Group) error {
 		if timeout == 0 {
 			timeout = g.timeout
 		}
 		return n.MonitoredBarrier(max(1, timeout.Milliseconds()))
 	})
-	if failure == nil || err != nil {
-		return err
-	}
-	return g.diagnose(op, nil, failure)
 }
 
 // String returns the name of the group, the rank and the number of ranks.
