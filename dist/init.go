@@ -110,19 +110,22 @@ var launchers = [][4]string{
 // MASTER_PORT), or else those of mpirun (Open MPI, MPICH, Intel MPI) or of Slurm's srun. mpirun does not say where the
 // store is: set MASTER_ADDR and MASTER_PORT, too. With Slurm the defaults are the first host of the job and a port that
 // follows from its number.
-func ReadEnvironment() (*Environment, error) {
+func ReadEnvironment() (*Environment, error) { return readEnvironment(os.Getenv) }
+
+// readEnvironment is ReadEnvironment, to which getenv gives the variables in launchers.
+func readEnvironment(getenv func(name string) string) (*Environment, error) {
 	const op = "ReadEnvironment"
 	var e Environment
 	var found bool
 	for i, l := range launchers {
-		if os.Getenv(l[0]) == "" || os.Getenv(l[1]) == "" {
+		if getenv(l[0]) == "" || getenv(l[1]) == "" {
 			continue
 		}
-		if rank := os.Getenv(l[0]); l[0] == "PMI_RANK" && os.Getenv(l[2]) == "" && rank == os.Getenv("SLURM_PROCID") {
+		if rank := getenv(l[0]); l[0] == "PMI_RANK" && getenv(l[2]) == "" && rank == os.Getenv("SLURM_PROCID") {
 			continue // srun has set them for PMI-2
 		}
 		for k, to := range []*int{&e.Rank, &e.WorldSize, &e.LocalRank, &e.LocalWorldSize} {
-			s := os.Getenv(l[k])
+			s := getenv(l[k])
 			if s == "" {
 				continue
 			}
@@ -154,7 +157,7 @@ func ReadEnvironment() (*Environment, error) {
 		found = true
 		break
 	}
-	if rank, size := launchers[0][0], launchers[0][1]; !found && (os.Getenv(rank) == "") != (os.Getenv(size) == "") {
+	if rank, size := launchers[0][0], launchers[0][1]; !found && (getenv(rank) == "") != (getenv(size) == "") {
 		return nil, refuse.Error(op, tensor.ErrArgument, "only one of %s and %s is set", rank, size)
 	}
 	if !found {
@@ -187,9 +190,9 @@ func firstHost(lists ...string) string {
 }
 
 // Init connects this process to the others of its job and returns the group of all. It waits for them until ctx ends or
-// the timeout is over. Without options it reads the environment, see [ReadEnvironment]. Options: InitMethod, Rank and
-// WorldSize, WithStore, Backend, Timeout, CheckCollectives, FlightRecorder, Token. Ranks written in Python, which call
-// init_process_group("gloo"), or with the same backend, can be in the group.
+// the timeout is over. What the options do not say it reads from the environment, see [ReadEnvironment]. Options:
+// InitMethod, Rank and WorldSize, WithStore, Backend, Timeout, CheckCollectives, FlightRecorder, Token. Ranks written in
+// Python, which call init_process_group("gloo"), or with the same backend, can be in the group.
 // PyTorch: torch.distributed.init_process_group.
 func Init(ctx context.Context, opts ...Option) (*Group, error) {
 	const op = "Init"
@@ -340,6 +343,16 @@ func (o *options) meetAt(ctx context.Context, op, addr string, server bool) (*St
 
 func (o *options) meetByEnvironment(ctx context.Context, op string) (s *Store, host int, err error) {
 	e, err := ReadEnvironment()
+	if err != nil {
+		// As in PyTorch, an option replaces its variable.
+		given := map[string]int{"RANK": o.rank, "WORLD_SIZE": o.world}
+		e, err = readEnvironment(func(name string) string {
+			if n, is := given[name]; is && n >= 0 {
+				return strconv.Itoa(n)
+			}
+			return os.Getenv(name)
+		})
+	}
 	if err != nil {
 		return nil, 0, err
 	}

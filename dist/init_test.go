@@ -3,6 +3,7 @@ package dist_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -117,7 +118,7 @@ func TestInitWithoutOthers(t *testing.T) {
 	}
 }
 
-// TestInitMethods tests that ranks meet by an address and by a file.
+// TestInitMethods tests that ranks meet by an address, by a file, and by variables for what the options do not say.
 func TestInitMethods(t *testing.T) {
 	leak.Check(t)
 	server, err := dist.NewTCPStore(ctx, "127.0.0.1:0", true)
@@ -128,18 +129,27 @@ func TestInitMethods(t *testing.T) {
 	if err := server.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for _, method := range []string{"tcp://" + addr, "file://" + filepath.Join(t.TempDir(), "meet")} {
+	_, port, _ := net.SplitHostPort(addr)
+	at := "MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port
+	for _, c := range []struct {
+		method, vars string
+		world        int
+	}{
+		{"tcp://" + addr, "", 3}, {"file://" + filepath.Join(t.TempDir(), "meet"), "", 3}, {"env://", at, 3}, {"env://", at + " RANK=x", 3},
+		{"env://", at + " WORLD_SIZE=3", -1},
+	} {
+		setenv(t, c.vars)
 		var all sync.WaitGroup
 		for r := range 3 {
 			all.Go(func() {
-				g, err := dist.Init(ctx, dist.InitMethod(method), dist.Rank(r), dist.WorldSize(3))
+				g, err := dist.Init(ctx, dist.InitMethod(c.method), dist.Rank(r), dist.WorldSize(c.world))
 				if err == nil {
 					x := tensor.Full([]int{1}, float64(r))
 					err = errors.Join(g.AllReduce(ctx, x, dist.Sum), want("sum", x, 3), g.Barrier(ctx), g.Close())
 					x.Release()
 				}
 				if err != nil {
-					t.Error(fmt.Errorf("%s: rank %d: %w", method, r, err))
+					t.Error(fmt.Errorf("%v: rank %d: %w", c, r, err))
 				}
 			})
 		}
