@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -71,7 +72,11 @@ var backends = map[string]cshim.Backends{"gloo": cshim.Gloo, "cpu:gloo": cshim.G
 	"cpu:gloo,cuda:nccl": cshim.Gloo | cshim.NCCL, "cuda:nccl,cpu:gloo": cshim.Gloo | cshim.NCCL}
 
 func optionsOf(op string, opts []Option) (*options, error) {
-	o := &options{rank: -1, world: -1, timeout: DefaultTimeout, backend: "gloo", checked: os.Getenv("TORCH_DISTRIBUTED_DEBUG") == "DETAIL",
+	debug := os.Getenv("TORCH_DISTRIBUTED_DEBUG")
+	if !slices.Contains([]string{"", "OFF", "INFO", "DETAIL"}, strings.ToUpper(debug)) {
+		return nil, refuse.Error(op, tensor.ErrArgument, "TORCH_DISTRIBUTED_DEBUG=%q: OFF, INFO or DETAIL is needed", debug)
+	}
+	o := &options{rank: -1, world: -1, timeout: DefaultTimeout, backend: "gloo", checked: strings.EqualFold(debug, "DETAIL"),
 		flight: os.Getenv("LINSTOCK_FLIGHT"), token: os.Getenv("LINSTOCK_TOKEN")}
 	for _, opt := range opts {
 		if opt == nil {

@@ -156,3 +156,22 @@ func TestInitMethods(t *testing.T) {
 		all.Wait()
 	}
 }
+
+// TestDebugLevel tests the variable with which collectives are compared.
+func TestDebugLevel(t *testing.T) {
+	leak.Check(t)
+	for level, checked := range map[string]bool{"detail": true, "Detail": true, "info": false, "OFF": false, "": false} {
+		t.Setenv("TORCH_DISTRIBUTED_DEBUG", level)
+		ranks(t, 2, func(g *dist.Group) error {
+			x := tensor.Ones([]int{4}, []tensor.DType{tensor.Float32, tensor.Int32}[g.Rank()]) // which gloo does not notice
+			if err := g.AllReduce(ctx, x, dist.Max); (err != nil) != checked {
+				return fmt.Errorf("level %q: %v", level, err)
+			}
+			return nil
+		})
+	}
+	t.Setenv("TORCH_DISTRIBUTED_DEBUG", "verbose")
+	if _, err := dist.Init(ctx, dist.Rank(0), dist.WorldSize(1)); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "verbose") {
+		t.Errorf("an unknown level: %v", err)
+	}
+}
