@@ -379,8 +379,9 @@ func (o *options) meetByEnvironment(ctx context.Context, op string) (s *Store, h
 	if err != nil || !e.AgentStore {
 		return s, 0, err
 	}
-	// With a static rendezvous the launcher's store outlives a restart, with the addresses of processes that are gone. The
-	// count is each launcher's own, so it is the same for all ranks only if there is one launcher.
+	// The launcher's store may outlive a restart, with the addresses of processes that are gone. The count is each
+	// launcher's own, so it is the same for all ranks only if there is one launcher, and ranks in Python do not read it:
+	// docs/distributed.md says how several launchers make a store for each attempt.
 	if e.Restarts > 0 && e.OneAgent {
 		defer s.Close()
 		s, err = NewPrefixStore(fmt.Sprintf("/worker/attempt_%d", e.Restarts), s)

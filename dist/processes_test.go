@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -130,6 +131,16 @@ var roles = map[string]func(g *dist.Group) error{
 				return syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			}
 			return blames(g.Barrier(ctx), "Barrier", dist.ErrConnection, 1)
+		}
+		x := vector(1)
+		return errors.Join(g.AllReduce(ctx, x, dist.Sum), want("sum", x, 2), g.Barrier(ctx))
+	},
+	"restarts of agents": func(g *dist.Group) error { // which count them differently
+		if err := g.Barrier(ctx); err != nil {
+			return err
+		}
+		if g.Rank() == 1 && os.Mkdir(os.Getenv("TMPDIR")+"/killed", 0o700) == nil {
+			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}
 		x := vector(1)
 		return errors.Join(g.AllReduce(ctx, x, dist.Sum), want("sum", x, 2), g.Barrier(ctx))
@@ -418,7 +429,7 @@ func TestTwoGroups(t *testing.T) {
 }
 
 // TestRestarts tests ranks that a launcher starts again after one was killed, while its store goes on; and torchrun itself,
-// with each of its ways to meet, where there is a Python that has it.
+// with each of its ways to meet, and with two agents as on two machines, where there is a Python that has it.
 func TestRestarts(t *testing.T) {
 	leak.Check(t)
 	server, err := dist.NewTCPStore(ctx, "127.0.0.1:0", true)
@@ -449,6 +460,28 @@ func TestRestarts(t *testing.T) {
 			}
 		})
 	}
+	t.Run("agents", func(t *testing.T) {
+		python := golden.Python(t)
+		leak.Check(t)
+		endpoint, dir := "127.0.0.1:"+freePort(t), t.TempDir()
+		limit, end := context.WithTimeout(ctx, 2*time.Minute)
+		defer end()
+		var all sync.WaitGroup
+		for range 2 {
+			all.Go(func() {
+				cmd := exec.CommandContext(limit, python, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2",
+					"--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--no-python", os.Args[0])
+				cmd.Env = append(os.Environ(), envRole+"=restarts of agents", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "OMP_NUM_THREADS=1", "TMPDIR="+dir)
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Errorf("%v\n%s", err, out)
+				}
+			})
+		}
+		all.Wait()
+		if _, err := os.Stat(dir + "/killed"); err != nil {
+			t.Errorf("no rank was killed: %v", err)
+		}
+	})
 }
 
 func freePort(t *testing.T) string {
