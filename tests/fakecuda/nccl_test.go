@@ -222,7 +222,7 @@ var roles = map[string]func(p *part) error{
 	"collectives": collectives, "alone": alone, "asynchronous": asynchronous, "data parallel": dataParallel, "sharded": sharded,
 	"tensor parallel": tensorParallel, "pipeline": pipeline, "mixed stages": mixedStages,
 	"divided optimizer": dividedOptimizer,
-	"killed":            killed, "killed in backward": killedInBackward, "stopped": stopped, "aborted": leaves((*dist.Group).Abort, dist.ErrAborted), "closed": leaves((*dist.Group).Close, dist.ErrClosed), "cancelled": cancelled,
+	"killed":            killed, "killed in backward": killedInBackward, "stopped": stopped, "aborted": leaves((*dist.Group).Abort, dist.ErrAborted), "closed": leaves((*dist.Group).Close, dist.ErrClosed), "cancelled": cancelled, "cancelled at first": cancelledAtFirst,
 	"kernel fails": kernelFails, "call fails": callFails, "captured": captured, "join": join,
 }
 
@@ -267,7 +267,11 @@ func TestKilledRank(t *testing.T) {
 }
 func TestStoppedRank(t *testing.T) { ranks(t, "stopped", []int{1}, timeoutEnv+"=4s") }
 func TestAbort(t *testing.T)       { ranks(t, "aborted", nil) }
-func TestCancel(t *testing.T)      { ranks(t, "cancelled", nil) }
+func TestCancel(t *testing.T) {
+	for _, role := range []string{"cancelled", "cancelled at first"} {
+		t.Run(role, func(t *testing.T) { ranks(t, role, nil) })
+	}
+}
 func TestClose(t *testing.T)       { ranks(t, "closed", nil) }
 func TestKernelFails(t *testing.T) { ranks(t, "kernel fails", nil) }
 func TestCallFails(t *testing.T)   { ranks(t, "call fails", nil) }
@@ -958,6 +962,19 @@ func cancelled(p *part) error {
 		return fmt.Errorf("got %v", err)
 	}
 	return nil
+}
+
+// cancelledAtFirst tests a context that ends while NCCL connects.
+func cancelledAtFirst(p *part) error {
+	if p.g.Rank() == 1 {
+		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+		defer cancel()
+		if err := p.g.AllReduce(ctx, on[float32](p, 1), dist.Sum); !errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	}
+	return blames(p, p.g.Barrier(context.Background()), "Barrier", dist.ErrConnection)
 }
 
 // kernelFails tests an error of NCCL while a collective is in flight.
