@@ -543,6 +543,14 @@ func TestCheckCollectives(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "mismatch") {
 				return fmt.Errorf("other sizes: %v", err)
 			}
+			if g.Rank() == 0 {
+				err = g.Barrier(ctx)
+			} else {
+				err = g.AllReduce(ctx, x, dist.Sum)
+			}
+			if err == nil || !strings.Contains(err.Error(), "mismatch") {
+				return fmt.Errorf("a barrier and an all-reduce: %v", err)
+			}
 		}
 		return errors.Join(sub.Close(), equalReplicas(g, 4))
 	}, dist.CheckCollectives(true))

@@ -498,10 +498,12 @@ func TestPython(t *testing.T) {
 	leak.Check(t)
 	job{n: 3, role: "python"}.run(t)
 	for _, pythons := range [][]int{{1}, {0, 2}} {
-		t.Run(fmt.Sprint(pythons), func(t *testing.T) {
-			golden.Python(t)
-			leak.Check(t)
-			job{n: 3, role: "python", pythons: pythons}.run(t)
-		})
+		for _, debug := range []string{"OFF", "DETAIL"} {
+			t.Run(fmt.Sprint(pythons, debug), func(t *testing.T) {
+				golden.Python(t)
+				leak.Check(t)
+				job{n: 3, role: "python", pythons: pythons, env: []string{"TORCH_DISTRIBUTED_DEBUG=" + debug}}.run(t)
+			})
+		}
 	}
 }

@@ -337,14 +337,17 @@ c10::Device common_device(const std::vector<at::Tensor> &ts) {
   return ts.empty() ? c10::Device(c10::kCPU) : ts[0].device();
 }
 
-// Without a tensor, c10d would take the device by the rank even if the group has used another one.
-intrusive_ptr<c10d::Work> barrier_on_device(DeviceBackend &b, int rank) {
-  int index = b.index.load();
-  if (index < 0) index = rank % std::max(need_devices(c10::kCUDA).count(), 1);
+// ProcessGroup::barrier keeps a tensor in a static variable. Its backends, which compare the collectives of a
+// checked group, need none.
+intrusive_ptr<c10d::Work> barrier(Group &g) {
   c10d::BarrierOptions o;
+  if (g.gloo) return g.group->getBackend(c10::kCPU)->barrier(o);
+  // Without a tensor, c10d would take the device by the rank even if the group has used another one.
+  int index = g.device->index.load();
+  if (index < 0) index = g.group->getRank() % std::max(need_devices(c10::kCUDA).count(), 1);
   o.device = c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
   use_device(*o.device);
-  return b.backend->barrier(o);
+  return g.group->getBackend(c10::kCUDA)->barrier(o);
 }
 
 // Sends to a rank and receives from it at once.
@@ -472,9 +475,7 @@ intrusive_ptr<c10d::Work> start(Group &g, const ls_collective &c, std::vector<at
       return group.recv(out, c.peer, c.tag);
     case LS_BARRIER:
       one(0, 0);
-      // ProcessGroup::barrier keeps a tensor in a static variable.
-      if (!g.gloo) return barrier_on_device(*g.device, rank);
-      return g.gloo->barrier();
+      return barrier(g);
     case LS_EXCHANGE:
       one(1, 1);
       other();
