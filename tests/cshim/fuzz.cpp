@@ -908,7 +908,9 @@ void Fuzz::in_place() {
     z = y;
   }
   if (off) ok(ls_mode_push({LS_MODE_GRAD, 0, 0, 0, 0}));
-  switch (below(14)) {
+  if (trace)
+    for (auto t : {x, y, z}) describe(t);
+  switch (choose(14)) {
     case 0:
       ok(ls_aten_add__Tensor(x, y));
       break;
@@ -1760,6 +1762,8 @@ void Fuzz::policies() {
     case 0:
     case 1: {
       auto v = tensors(3);
+      if (trace)
+        for (auto t : v) describe(t);
       e = ls_checkpoint_push(source_.next(), v.data(), v.size(), &depth);
       break;
     }
