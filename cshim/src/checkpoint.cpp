@@ -506,7 +506,12 @@ void Checkpoint::popped() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto &k : kinds_) devices |= device_bit(k.device);
-    for (size_t i = 0; !kinds_.empty() && i < inputs.size(); i++) {
+    // Nothing is recomputed. A checkpoint inside this one keeps it, by the modes, and must not keep the inputs.
+    if (kinds_.empty()) {
+      saved = std::move(inputs_);
+      spoiled_ = "the function had saved nothing when it ended";
+    }
+    for (size_t i = 0; inputs_ != nullptr && i < inputs.size(); i++) {
       if (inputs[i]._version() == versions_[i]) continue;
       // The graph of an input that the function has changed may own this checkpoint, which would never be freed if
       // it kept the input. So this comes before what may fail.

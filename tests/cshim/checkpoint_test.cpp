@@ -229,6 +229,22 @@ TEST_F(Checkpoints, AChangedInputIsFreedWithoutMemory) {
   EXPECT_EQ(dropped(), std::vector<uint64_t>{36});
 }
 
+// An inner checkpoint keeps the outer one, which has saved nothing itself, but not its input, whose graph owns the
+// inner one.
+TEST_F(Checkpoints, AnInnerCheckpointKeepsNoInputs) {
+  Tensor x = floats({1, 2}), w = floats({3, 4});
+  EXPECT_OK(ls_tensor_set_requires_grad(w, 1));
+  uint64_t outer, inner;
+  EXPECT_OK(ls_checkpoint_push(36, &x.h, 1, &outer));
+  EXPECT_OK(ls_checkpoint_push(37, nullptr, 0, &inner));
+  ls_value args[] = {T(x), T(w)};
+  EXPECT_OK(ls_op_call(op("aten::mul_", "Tensor"), args, 2, nullptr, 0, LS_CALL_DISCARD).err);
+  EXPECT_OK(ls_saved_pop(inner));
+  EXPECT_OK(ls_saved_pop(outer));
+  x = Tensor();
+  EXPECT_EQ(dropped().size(), 2u);
+}
+
 // ls_saved_pop removes all policies above a depth, also if one of them returns an error.
 TEST_F(Checkpoints, AFailureLeavesNoPolicy) {
   Tensor outer = floats({1, 2}), inner = floats({3, 4});
