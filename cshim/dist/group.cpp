@@ -460,6 +460,10 @@ intrusive_ptr<c10d::Work> start(Group &g, const ls_collective &c, std::vector<at
     }
     case LS_REDUCE_SCATTER_ONE:
       one(1, 1);
+      // gloo reads the size of the first dimension, and as many others of the output as the input has: SIGSEGV.
+      if (out[0].is_cpu() && (in[0].dim() == 0 || in[0].dim() != out[0].dim()))
+        throw ArgumentError("tensors of one number of dimensions, at least 1, are needed, got " +
+                            std::to_string(in[0].dim()) + " and " + std::to_string(out[0].dim()));
       return group._reduce_scatter_base(out[0], in[0], reduced(c10d::ReduceScatterOptions()));
     case LS_ALL_TO_ALL_ONE:
       one(1, 1);

@@ -58,6 +58,12 @@ TEST_F(Dist, ArgumentsThatCannotBe) {
   ls_collective none{99, 0, 0, 0}, broadcast{LS_BROADCAST, 0, 1, 0}, reduce{LS_ALL_REDUCE, 99, 0, 0};
   for (const auto *c : {&none, &broadcast, &reduce})
     EXPECT_ERR(ls_group_start(group_, c, &x.h, 1, nullptr, 0, nullptr, 0, nullptr, 0, &work), LS_ERR_ARGUMENT);
+  ls_collective scatter{LS_REDUCE_SCATTER_ONE, 0, 0, 0};
+  Tensor scalar = floats({1}, {}), row = floats({1, 2}, {1, 2});
+  for (ls_tensor in : {scalar.h, row.h})
+    EXPECT_ERR(ls_group_start(group_, &scatter, in == scalar.h ? &scalar.h : &x.h, 1, &in, 1, nullptr, 0, nullptr,
+                              0, &work),
+               LS_ERR_ARGUMENT);
   ls_reducer_options o{1 << 20, 1 << 20, 0, 0, 0, LS_COMPRESS_NONE, 0, 0, 0, 0};
   ls_reducer r;
   EXPECT_ERR(ls_reducer_new(group_, nullptr, 0, "", &o, &r), LS_ERR_ARGUMENT);
