@@ -1614,7 +1614,7 @@ void Fuzz::stores() {
         e = ls_store_prefix(s, key.c_str(), &made);
       } else if (one(20)) {
         ls_tcp_store tcp{"127.0.0.1",
-                         one(4) ? static_cast<int32_t>(integer() - 70000) : 0,
+                         one(4) ? static_cast<int32_t>(integer()) - 70000 : 0,
                          1,
                          static_cast<int32_t>(below(2)),
                          static_cast<int32_t>(below(3)),
