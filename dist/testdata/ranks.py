@@ -33,7 +33,8 @@ for g in (None, group):
         dist.monitored_barrier(group=g)
     dist.barrier(group=g)
 # equalReplicas.
-for options in [] if compared else [{}, {"find_unused_parameters": True}, {"find_unused_parameters": True, "bucket_cap_mb": 3}]:
+every_option = {}, {"find_unused_parameters": True}, {"find_unused_parameters": True, "bucket_cap_mb": 3}
+for options in () if compared else every_option:
     net = torch.nn.Sequential(
         torch.nn.Linear(3, 600), torch.nn.Tanh(), torch.nn.Linear(600, 600), torch.nn.Linear(600, 1)
     )
