@@ -535,7 +535,7 @@ void Fuzz::make() {
     s = integers();
   }
   result(ls_tensor_from_data(d, s.data(), s.size(), data.data(), nbytes));
-  if (!pool_.empty() && one(12)) result(ls_tensor_to(pool_.back(), -1, kMeta, 0));
+  if (!pool_.empty() && one(12)) result(ls_tensor_to(pool_.back(), -1, kMeta, -1, 0));
   if (!pool_.empty() && one(2)) ok(ls_tensor_set_requires_grad(pool_.back(), 1));
 }
 
@@ -1859,7 +1859,7 @@ void Fuzz::plans() {
       int64_t rounded = ls_plan_rounded(n);
       if (n < int64_t{1} << 46 && rounded < n) fail("rounded bytes");
       // What another shape of the same tensors would take.
-      auto r = ls_tensor_to(tensor(), -1, kMeta, 0);
+      auto r = ls_tensor_to(tensor(), -1, kMeta, -1, 0);
       return result(r);
     }
   }
@@ -1923,8 +1923,8 @@ void Fuzz::faults() {
 void Fuzz::round() {
   ls_tensor from = tensor();
   if (one(4)) return ok(ls_round_stochastic(tensor(), from));
-  auto x = ls_tensor_to(from, one(2) ? kFloat : -1, -1, 0);
-  auto to = ls_tensor_to(x.t, kBFloat16, -1, 1);
+  auto x = ls_tensor_to(from, one(2) ? kFloat : -1, -1, -1, 0);
+  auto to = ls_tensor_to(x.t, kBFloat16, -1, -1, 1);
   ok(ls_round_stochastic(to.t, x.t));
   result(x);
   result(to);

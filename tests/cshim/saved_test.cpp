@@ -157,8 +157,8 @@ TEST_F(Saved, AHookOfSeveralTensorsKeepsNoGraph) {
 // Tensors that are negated when they are read, and zeros without memory.
 TEST_F(Saved, RoundingOfLazyTensors) {
   const std::vector<float> numbers = {1, -2, 0.5}, negated = {-1, 2, -0.5};  // of bfloat16, so nothing is random
-  auto empty = [] { return Tensor(ls_tensor_to(floats({7, 7, 7}), kBFloat16, -1, 1)); };
-  auto read = [](ls_tensor t) { return values(Tensor(ls_tensor_to(t, kFloat, -1, 1))); };
+  auto empty = [] { return Tensor(ls_tensor_to(floats({7, 7, 7}), kBFloat16, -1, -1, 1)); };
+  auto read = [](ls_tensor t) { return values(Tensor(ls_tensor_to(t, kFloat, -1, -1, 1))); };
   Tensor from = floats(numbers), to = empty();
   EXPECT_OK(ls_round_stochastic(to, call("aten::_neg_view", "", {T(from)})));
   EXPECT_EQ(read(to), negated);
