@@ -72,7 +72,11 @@ func (q *dropQueue) take() (f func()) {
 	if len(q.list) == 0 {
 		return nil
 	}
-	f, q.list = q.list[0], q.list[1:]
+	f = q.list[0]
+	q.list[0] = nil // what f refers to is garbage after the call
+	if q.list = q.list[1:]; len(q.list) == 0 {
+		q.list = nil
+	}
 	q.n.Add(-1)
 	return f
 }

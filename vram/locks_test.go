@@ -246,7 +246,7 @@ func TestAReclaimerDoesNotWaitForItsSweep(t *testing.T) {
 		}()
 		select {
 		case <-done:
-		case <-time.After(time.Second):
+		case <-time.After(20 * time.Second):
 			t.Errorf("%s waits", name)
 		}
 		sweeper.Unlock()

@@ -70,16 +70,21 @@ func pace() {
 		case 1:
 			keep.setShort(true)
 			serve(p.Waiters())
+			callDrops()
 		}
 	}
 }
 
-// callDrops calls functions that tensor.FromMapped was given. They are the program's, so the pacer does not wait for them.
-func callDrops() {
+// callDrops calls functions that tensor.FromMapped was given. They are the program's, so it does not wait for them: done is
+// closed when they have returned.
+func callDrops() (done <-chan struct{}) {
+	returned := make(chan struct{})
 	if !reclaim.DropsWaiting() {
-		return
+		close(returned)
+		return returned
 	}
 	go func() {
+		defer close(returned)
 		for reclaim.DropsWaiting() {
 			func() {
 				defer func() { _ = recover() }() // the program cannot recover a panic on this goroutine
@@ -87,6 +92,7 @@ func callDrops() {
 			}()
 		}
 	}()
+	return returned
 }
 
 // serve is one round: it frees memory for the allocations that wait and sets the verdict of each device.
