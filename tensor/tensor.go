@@ -539,7 +539,8 @@ func (t *Tensor) StorageBytes() int {
 
 // To returns t converted to a dtype, copied to a device, laid out in a memory format, or several of these:
 // x.To(tensor.Float16), x.To(tensor.CUDA(0)), x.To(tensor.ChannelsLast). If nothing has to change, the result shares storage
-// with t. PyTorch: Tensor.to.
+// with t. As in PyTorch, strides that are nearer to the format than to the others need no change, such as a transposed
+// matrix's to ContiguousFormat; [Tensor.Contiguous] copies those, too. PyTorch: Tensor.to.
 func (t *Tensor) To(opts ...Option) *Tensor {
 	if !t.pin() { // before the options, which may be what a failed tensor's DType returned
 		return passOn("To", t)
