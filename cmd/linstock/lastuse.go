@@ -83,9 +83,9 @@ For a script or an editor that runs go itself:
 	}
 }
 
-// runWithSignals runs a command and passes it the signals that ask this process to end, except that of the terminal's
-// interrupt key, which the terminal sends to both. This process does not end before the command, which may ignore that one:
-// go run waits for its program.
+// runWithSignals runs a command and passes it the signals that ask this process to end. The command may receive that of the
+// terminal's interrupt key twice, because the terminal sends it to both; the go command counts only the first. This process
+// does not end before the command, which may ignore a signal: go run waits for its program.
 func runWithSignals(run *exec.Cmd) error {
 	signals := make(chan os.Signal, 1)
 	notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -99,9 +99,7 @@ func runWithSignals(run *exec.Cmd) error {
 		for {
 			select {
 			case s := <-signals:
-				if s != os.Interrupt {
-					_ = run.Process.Signal(s) // an error: it has ended
-				}
+				_ = run.Process.Signal(s) // an error: it has ended
 			case <-ended:
 				return
 			}
