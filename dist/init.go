@@ -163,7 +163,7 @@ func readEnvironment(getenv func(name string) string) (*Environment, error) {
 		break
 	}
 	if rank, size := launchers[0][0], launchers[0][1]; !found && (getenv(rank) == "") != (getenv(size) == "") {
-		return nil, refuse.Error(op, tensor.ErrArgument, "only one of %s and %s is set", rank, size)
+		return nil, refuse.Error(op, tensor.ErrArgument, "only one of %s and %s is set, or given to Init as Rank or WorldSize", rank, size)
 	}
 	if !found {
 		return nil, refuse.Error(op, tensor.ErrArgument, "neither RANK and WORLD_SIZE nor the variables of mpirun or srun are set: "+
