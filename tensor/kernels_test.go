@@ -195,6 +195,35 @@ func TestIndicesOfSparseTensors(t *testing.T) {
 	})
 }
 
+// TestProductsOfSparseScalars tests products of sparse tensors, one of which has no dimensions, against those of dense
+// ones. libtorch multiplies by memory that nothing has written if the one without dimensions has no element.
+func TestProductsOfSparseScalars(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		dense := func(x *Tensor) *Tensor { return one(t, "aten::to_dense", x) }
+		scalars := map[string]*Tensor{
+			"3":           one(t, "aten::to_sparse", FromScalar(float32(3))),
+			"no element":  one(t, "aten::sparse_coo_tensor.indices_size", Zeros([]int{0, 0}, Int64), Zeros([]int{0}), []int{}),
+			"uncoalesced": one(t, "aten::sparse_coo_tensor.indices_size", Zeros([]int{0, 2}, Int64), Ones([]int{2}), []int{}),
+		}
+		others := map[string]*Tensor{"a matrix": one(t, "aten::to_sparse", Eye(2).Mul(2)), "a hybrid": one(t, "aten::to_sparse.sparse_dim", Ones([]int{2, 3}), 1)}
+		for name, x := range scalars {
+			others[name] = x
+		}
+		for name, x := range scalars {
+			for with, y := range others {
+				want := values(t, dense(x).Mul(dense(y)))
+				if got := values(t, dense(x.Mul(y))); !slices.Equal(got, want) {
+					t.Errorf("%s times %s: %v, want %v", name, with, got, want)
+				}
+				if got := values(t, dense(y.Mul(x))); !slices.Equal(got, want) {
+					t.Errorf("%s times %s: %v, want %v", with, name, got, want)
+				}
+			}
+		}
+	})
+}
+
 // TestLDLSolveBroadcasts tests that right-hand sides with fewer batches than the factors are solved.
 func TestLDLSolveBroadcasts(t *testing.T) {
 	begin(t)

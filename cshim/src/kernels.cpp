@@ -87,11 +87,16 @@ at::Tensor &zero_mkldnn(at::Tensor &self) {
   return at::native::mkldnn_zero_(self);
 }
 
-// The indices of one factor are read with the number of sparse dimensions of the other.
+// The indices of one factor are read with the number of sparse dimensions of the other. For a factor of 0
+// dimensions without an element, memory is read that nothing has written.
 at::Tensor &mul_sparse(const at::Tensor &self, const at::Tensor &other, at::Tensor &out) {
-  if (self.is_sparse() && other.is_sparse() && self.sparse_dim() != other.sparse_dim())
-    throw ArgumentError("the factors have " + std::to_string(self.sparse_dim()) + " and " +
-                        std::to_string(other.sparse_dim()) + " sparse dimensions");
+  if (self.is_sparse() && other.is_sparse()) {
+    if (other.dim() == 0) return at::native::mul_out_sparse_cpu(self, other.to_dense(), out);
+    if (self.dim() == 0) return at::native::mul_out_sparse_cpu(self.to_dense(), other, out);
+    if (self.sparse_dim() != other.sparse_dim())
+      throw ArgumentError("the factors have " + std::to_string(self.sparse_dim()) + " and " +
+                          std::to_string(other.sparse_dim()) + " sparse dimensions");
+  }
   return at::native::mul_out_sparse_cpu(self, other, out);
 }
 
