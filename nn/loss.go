@@ -198,10 +198,10 @@ func positiveMargin(op string, opts []tensor.Option) error {
 }
 
 // CTCLoss returns the connectionist temporal classification loss of log probabilities (T, N, C) and targets, each divided by
-// the length of its target, averaged over the batch. The targets are integers, (N, S) or all one after the other in one
-// dimension; inputLengths and targetLengths have N numbers. Without a batch, the log probabilities are (T, C) and the
-// target is (S). Options: tensor.Blank (0 by default), tensor.ZeroInfinity, a tensor.Reduction. PyTorch:
-// torch.nn.functional.ctc_loss.
+// the length of its target, averaged over the batch. The targets are integers, (N, S) with any padding at the end of a
+// row, or all one after the other in one dimension; inputLengths and targetLengths have N numbers. Without a batch, the
+// log probabilities are (T, C) and the target is (S). Options: tensor.Blank (0 by default), tensor.ZeroInfinity, a
+// tensor.Reduction. PyTorch: torch.nn.functional.ctc_loss.
 func CTCLoss(logProbs, targets *tensor.Tensor, inputLengths, targetLengths []int, opts ...tensor.Option) *tensor.Tensor {
 	return logProbs.CTCLoss(targets, inputLengths, targetLengths, opts...)
 }

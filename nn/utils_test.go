@@ -1293,6 +1293,63 @@ func TestTargetsOfCTCLoss(t *testing.T) {
 	}
 }
 
+// TestPaddingOfCTCLoss tests that padding that is not a class changes neither CTCLoss nor its gradient.
+func TestPaddingOfCTCLoss(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.Randn([]int{5, 3, 4})
+		results := func(padding int, dtype tensor.DType, of func(probs, targets *tensor.Tensor) (*tensor.Tensor, error)) []float32 {
+			x := x.Clone().RequiresGrad_()
+			targets := tensor.FromSlice([]int{1, 2, 3, padding, padding, padding}, []int{3, 2}).To(dtype)
+			loss, err := of(x.LogSoftmax(2), targets)
+			if err == nil {
+				err = loss.Backward()
+			}
+			if err != nil {
+				t.Errorf("padding %d: %v", padding, err)
+				return nil
+			}
+			v, err := tensor.Data[float32](tensor.Cat([]*tensor.Tensor{loss.Detach().View(1), x.Grad().View(-1)}))
+			if err != nil {
+				t.Error(err)
+			}
+			return v
+		}
+		inputs, lengths := []int{5, 5, 4}, []int{2, 1, 0}
+		for name, of := range map[string]func(probs, targets *tensor.Tensor) (*tensor.Tensor, error){
+			"lists": func(probs, targets *tensor.Tensor) (*tensor.Tensor, error) {
+				return nn.CTCLoss(probs, targets, inputs, lengths, tensor.ReduceSum), nil
+			},
+			"tensors": func(probs, targets *tensor.Tensor) (*tensor.Tensor, error) {
+				return nn.NewCTCLoss(tensor.ReduceSum).Forward(probs, targets, tensor.FromSlice(inputs, nil), tensor.FromSlice(lengths, nil)), nil
+			},
+			"operator": func(probs, targets *tensor.Tensor) (*tensor.Tensor, error) {
+				out, err := tensor.Call("aten::ctc_loss.Tensor", probs, targets, tensor.FromSlice(inputs, nil), tensor.FromSlice(lengths, nil).To(tensor.Int32))
+				if err != nil {
+					return nil, err
+				}
+				return out[0].(*tensor.Tensor), nil
+			},
+		} {
+			want := results(3, tensor.Int64, of)
+			for _, padding := range []int{-1, -100, 4} {
+				for _, dtype := range []tensor.DType{tensor.Int64, tensor.Int32} {
+					if got := results(padding, dtype, of); len(want) == 0 || !slices.Equal(got, want) {
+						t.Errorf("lengths as %s, padding %d of %v: %v, want %v", name, padding, dtype, got, want)
+					}
+				}
+			}
+		}
+		if nn.CTCLoss(x.LogSoftmax(2), tensor.FromSlice([]int{1, 2, 3}, []int{3, 1}), inputs, lengths).Err() == nil {
+			t.Error("a length beyond the row is accepted")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestValuesByHand tests options and functions by values that PyTorch's formulas give.
 func TestValuesByHand(t *testing.T) {
 	leak.Check(t)

@@ -75,12 +75,20 @@ func TestRefusals(t *testing.T) {
 			{"aten::lcm", []any{ints(2), least}, "the least integer"},
 			{"aten::div.Tensor_mode", []any{least, ints(-1), "trunc"}, "the least integer"},
 			{"aten::div.Scalar_mode", []any{least, -1, "floor"}, "the least integer"},
+			// The other operand narrows these to int32.
+			{"aten::div.Tensor_mode", []any{FromScalar(math.MinInt32), ints(-1).To(Int32), "trunc"}, "the least integer"},
+			{"aten::div.Tensor_mode", []any{FromScalar(1 << 31), ints(-1).To(Int32), "trunc"}, "the least integer"},
+			{"aten::gcd", []any{ints(5).To(Int32), FromScalar(1 << 31)}, "the least integer"},
+			{"aten::lcm", []any{FromScalar(math.MinInt32), ints(5).To(Int32)}, "the least integer"},
 			{"aten::arange.start_step", []any{0, math.MinInt64, -1}, "the number of elements does not fit"},
 			{"aten::arange.start_step", []any{0x1p62, -0x1p62, -1.0, Int64}, "the number of elements does not fit"},
 			{"aten::arange.start_step", []any{0, 3, 0.5, Int64}, "a fraction of 1"},
 			{"aten::ctc_loss.IntList", []any{ones(3, 1, 2), ones(1, 1), []int{3}, []int{1}}, "targets must be int64"},
 			{"aten::ctc_loss.IntList", []any{ones(), ints(1), []int{3}, []int{1}}, "2 or 3 dimensions"},
 			{"aten::ctc_loss.IntList", []any{ones(3, 1, 2), ints(1<<40).View(1, 1), []int{3}, []int{1}}, "targets must be in"},
+			{"aten::ctc_loss.IntList", []any{ones(3, 2, 2), ints(1, -1, 1, -1).View(2, 2), []int{3, 3}, []int{1, 2}}, "targets must be in"},
+			{"aten::ctc_loss.Tensor", []any{ones(3, 2, 2), ints(1, 9, 1, -1).View(2, 2), ints(3, 3), ints(2, 1)}, "targets must be in"},
+			{"aten::ctc_loss.IntList", []any{ones(3, 2, 2), ints(1, -1), []int{3, 3}, []int{1, 1}}, "targets must be in"},
 			{bag, []any{weight, ones(2), ints(0)}, "indices must be int64"},
 			{bag, []any{weight, ints(0, 1), ones(1)}, "offsets must be int64"},
 			{bag, []any{weight, ints(0, 1), ints(0), false, 7}, "no mode 7"},
@@ -95,7 +103,6 @@ func TestRefusals(t *testing.T) {
 			{bag, []any{weight, ints(0, 1, 2), ints(0, 2, 1)}, "must not decrease"},
 			{"aten::linalg_matrix_power", []any{ones(2, 2), math.MinInt64}, "exponent"},
 			{"aten::binomial", []any{FromScalar(math.Inf(1)), FromScalar(0.5)}, "counts must be finite"},
-			{"aten::binomial", []any{FromScalar(2.0), FromScalar(2.0)}, "probabilities"},
 			{"aten::combinations", []any{ones(3), 65}, "the maximum is 64"},
 			{"aten::lstm.input", run(x, []*Tensor{h}, gru()), "hx must have 2"},
 			{"aten::gru.input", run(ones(5, 3), h, gru()), "the input must have 3"},
@@ -279,6 +286,13 @@ func TestRefusals(t *testing.T) {
 		}
 		if _, err := Call("aten::gru.data", packed(ones(5, 3), ints(3, 2), h2, gru())...); err != nil {
 			t.Errorf("packed sequences: %v", err)
+		}
+		draws, err := Call("aten::binomial", ones(3).Mul(2), FromSlice([]float32{1.5, -0.5, float32(math.NaN())}, nil))
+		if err != nil {
+			t.Fatalf("probabilities beyond [0, 1]: %v", err)
+		}
+		if got := values(t, draws[0].(*Tensor)); got[0] != 2 || got[1] != 0 || !math.IsNaN(got[2]) {
+			t.Errorf("binomial with probabilities beyond [0, 1]: %v, want [2 0 NaN]", got)
 		}
 		if _, err := Call("aten::add.out", square, square, 1, square); err != nil {
 			t.Errorf("what is computed by element can be written to its input: %v", err)

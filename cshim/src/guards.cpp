@@ -8,8 +8,10 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/result_type.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -68,16 +70,19 @@ bool has_least(const at::Tensor &t) {
   return false;
 }
 
-// The least integer divided by -1 traps: SIGFPE.
+// The least integer divided by -1 traps: SIGFPE. Kernels compute in the common dtype, in which a number of a
+// larger one may be another: in int32 2^31 is the least integer, and 2^32-1 is -1.
 void gcd(Args a) {
-  if (has_least(a[0].toTensor()) || has_least(a[1].toTensor())) refuse("the least integer has no absolute value");
+  const auto &x = a[0].toTensor(), &y = a[1].toTensor();
+  if (!readable(x) || !readable(y)) return;
+  auto common = at::result_type(x, y);
+  if (has_least(x.to(common)) || has_least(y.to(common))) refuse("the least integer has no absolute value");
 }
 void div_trunc(Args a) {
   const auto &x = a[0].toTensor();
-  if (!c10::isIntegralType(x.scalar_type(), false) || !has_least(x)) return;
+  if (!c10::isIntegralType(x.scalar_type(), false) || !readable(x)) return;
   const auto y = a[1].isTensor() ? a[1].toTensor() : wrapped_number(a[1].toScalar());
   if (!c10::isIntegralType(y.scalar_type(), true) || !readable(y)) return;
-  // The kernel divides in the common dtype, in which a larger number, such as 2^32-1 for int32, may be -1.
   auto common = at::result_type(x, y);
   if (has_least(x.to(common)) && some(y.to(common).eq(-1))) refuse("the least integer divided by -1 overflows");
 }
@@ -116,12 +121,19 @@ void cumulative_out(Args a) {
   if (indices.scalar_type() != c10::kLong) refuse("indices must be int64");
 }
 
-// Labels are unchecked indices of the probabilities: SIGSEGV.
+// Labels are unchecked indices of the probabilities: SIGSEGV. In a row padding follows the labels, which is not
+// read. libtorch refuses a length beyond the row.
 void ctc_loss(Args a) {
   const auto &probs = a[0].toTensor(), &targets = a[1].toTensor();
   need_index(targets, "targets");
   if (probs.dim() == 0) refuse("log_probs must have 2 or 3 dimensions");
-  need_range(targets, "targets", 0, probs.size(-1));
+  at::Tensor labels = targets;
+  if (targets.dim() == 2 && readable(targets)) {
+    auto lengths = a[3].isTensor() ? a[3].toTensor() : at::tensor(a[3].toIntVector());
+    if (readable(lengths) && lengths.numel() == targets.size(0))
+      labels = targets.masked_select(at::arange(targets.size(1)).lt(lengths.reshape({-1, 1})));
+  }
+  need_range(labels, "targets", 0, probs.size(-1));
 }
 
 // Indices and offsets are read with another type, or without a check: SIGSEGV.
@@ -159,10 +171,8 @@ void pieces(Args a) {
 
 // It draws until it reaches the sum: forever if that is not finite.
 void binomial(Args a) {
-  auto count = a[0].toTensor().detach(), prob = a[1].toTensor().detach();
+  auto count = a[0].toTensor().detach();
   if (readable(count) && !count.isfinite().all().item<bool>()) refuse("counts must be finite");
-  if (readable(prob) && !prob.ge(0).logical_and(prob.le(1)).all().item<bool>())
-    refuse("probabilities must be in [0, 1]");
 }
 
 // It makes a grid of r dimensions first.
