@@ -64,6 +64,20 @@ Results loss(Args a) {
   return {empty(at::infer_size(x.sizes(), a[1].toTensor().sizes()), x)};
 }
 
+Results inner_product(Args a) {
+  auto x = a[0].toTensor(), y = a[1].toTensor();
+  if (x.dim() != 1 || y.dim() != 1 || x.size(0) != y.size(0) || x.scalar_type() != y.scalar_type())
+    throw ArgumentError(c10::str(x.scalar_type(), x.sizes(), " and ", y.scalar_type(), y.sizes()) +
+                        " have no dot product");
+  return {empty({}, x)};
+}
+
+Results trace(Args a) {
+  auto x = a[0].toTensor();
+  if (x.dim() != 2) throw ArgumentError("trace: a matrix has 2 dimensions, not " + std::to_string(x.dim()));
+  return {empty({}, x, at::isIntegralType(x.scalar_type(), true) ? c10::kLong : x.scalar_type())};
+}
+
 // (self, vec). libtorch would make the result on vec's device, also where self has no data.
 Results matrix_vector(Args a) {
   auto x = a[0].toTensor(), v = a[1].toTensor();
@@ -317,6 +331,15 @@ Results rnn_layer_backward(Args a) {
   return out;
 }
 
+// A mask that fused attention takes (sdp::check_attn_mask_shape).
+bool takes_mask(const at::Tensor &q, const at::Tensor &k, const std::optional<at::Tensor> &mask) {
+  if (!mask.has_value() || !mask->defined()) return true;
+  if (mask->requires_grad()) return false;
+  auto fits = [&](int64_t dim, int64_t n) { return mask->size(dim) == n || mask->size(dim) == 1; };
+  if (!fits(-2, q.size(2)) || !fits(-1, k.size(2))) return false;
+  return mask->dim() == 2 || (mask->dim() == 4 && fits(0, q.size(0)) && fits(1, q.size(1)));
+}
+
 // Attention as the CPU chooses it (sdp::select_sdp_backend_cpp). libtorch would take the meta device's by
 // operators that keep the weights.
 at::Tensor choose_attention(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v,
@@ -324,9 +347,9 @@ at::Tensor choose_attention(const at::Tensor &q, const at::Tensor &k, const at::
                             std::optional<double> scale, bool gqa) {
   bool flash = at::globalContext().userEnabledFlashSDP() && dropout == 0 && q.dim() == 4 && k.dim() == 4 &&
                v.dim() == 4 && at::isFloatingType(q.scalar_type()) && q.size(3) == k.size(3) &&
-               q.size(3) == v.size(3) && q.size(1) == k.size(1) && q.size(2) != 0 && k.size(2) != 0 &&
-               q.stride(3) == 1 && k.stride(3) == 1 && v.stride(3) == 1 &&
-               !(mask.has_value() && mask->defined() && mask->requires_grad());
+               q.size(3) == v.size(3) && q.size(0) == k.size(0) && q.size(0) == v.size(0) &&
+               q.size(1) == k.size(1) && q.size(1) == v.size(1) && q.size(2) != 0 && k.size(2) != 0 &&
+               q.stride(3) == 1 && k.stride(3) == 1 && v.stride(3) == 1 && takes_mask(q, k, mask);
   if (flash)
     return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal, mask, scale));
   return std::get<0>(
@@ -362,13 +385,13 @@ const std::unordered_map<std::string, Rule> &rules() {
       {"reflection_pad2d_backward", like<1>},
       {"replication_pad2d_backward", like<1>},
       {"replication_pad3d_backward", like<1>},
-      {"dot", scalar},
-      {"vdot", scalar},
+      {"dot", inner_product},
+      {"vdot", inner_product},
       {"max", scalar},
       {"min", scalar},
       {"median", scalar},
       {"nanmedian", scalar},
-      {"trace", scalar},
+      {"trace", trace},
       {"mv", matrix_vector},
       {"huber_loss", loss<2>},
       {"binary_cross_entropy", loss<3>},

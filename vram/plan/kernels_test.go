@@ -27,6 +27,10 @@ func TestKernels(t *testing.T) {
 		{"flip", func() args { return args{f(2, 3), []int{1}} }},
 		{"roll", func() args { return args{f(2, 3), []int{1}, []int{0}} }},
 		{"dot", func() args { return args{f(3), f(3)} }},
+		{"vdot", func() args { return args{z(3), z(3)} }},
+		{"trace", func() args { return args{f(3, 4)} }},
+		{"trace", func() args { return args{ids(9, 4, 3)} }},
+		{"trace", func() args { return args{ids(9, 2, 2).To(tensor.Uint8)} }},
 		{"max", func() args { return args{f(2, 3)} }},
 		{"max.dim", func() args { return args{f(2, 3), 1, true} }},
 		{"min.dim", func() args { return args{f(2, 3), -2} }},
@@ -156,6 +160,7 @@ func TestKernelsRefuseAsTheCPU(t *testing.T) {
 	leak.Check(t)
 	type args = []any
 	f := func(shape ...int) *tensor.Tensor { return tensor.Rand(shape) }
+	z := func(shape ...int) *tensor.Tensor { return f(shape...).To(tensor.Complex64) }
 	for i, c := range []struct {
 		op   string
 		args func() args
@@ -165,6 +170,12 @@ func TestKernelsRefuseAsTheCPU(t *testing.T) {
 		{"var.correction", func() args { return args{f(2, 3), []int{0, -2}} }},
 		{"var.correction", func() args { return args{f(2, 3), []int{2}} }},
 		{"var.correction", func() args { return args{f(), []int{1}} }},
+		{"dot", func() args { return args{f(3), f(4)} }},
+		{"dot", func() args { return args{f(2, 2), f(4)} }},
+		{"dot", func() args { return args{f(3), f(3).To(tensor.Float64)} }},
+		{"vdot", func() args { return args{z(3), z(4)} }},
+		{"trace", func() args { return args{f(3)} }},
+		{"trace", func() args { return args{f(2, 2, 2)} }},
 		{"median.dim", func() args { return args{f(2, 3), 2} }},
 		{"median.dim", func() args { return args{f(), 1} }},
 		{"max_pool3d_with_indices", func() args { return args{f(1, 3, 3, 3), []int{4}} }},
@@ -202,6 +213,46 @@ func TestKernelsRefuseAsTheCPU(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// Attention on the meta device broadcasts batches, heads and masks as the CPU does.
+func TestAttentionBroadcasts(t *testing.T) {
+	leak.Check(t)
+	q, k := []int{2, 8, 5, 16}, []int{2, 8, 6, 16}
+	for i, c := range []struct{ q, k, v, mask []int }{
+		{q, k, k, nil},
+		{[]int{1, 8, 5, 16}, []int{4, 8, 6, 16}, []int{4, 8, 6, 16}, nil},
+		{[]int{1, 8, 5, 16}, []int{1, 8, 6, 16}, []int{4, 8, 6, 16}, nil},
+		{[]int{2, 1, 5, 16}, []int{2, 1, 6, 16}, []int{2, 8, 6, 16}, nil},
+		{q, k, k, []int{5, 6}},
+		{q, k, k, []int{1, 6}},
+		{q, k, k, []int{2, 1, 5, 6}},
+		{q, k, k, []int{8, 5, 6}},
+		{q, k, k, []int{6}},
+	} {
+		if err := tensor.WithScope(func() error {
+			on := func(d tensor.Device) *tensor.Tensor {
+				var opts []tensor.Option
+				if c.mask != nil {
+					opts = append(opts, tensor.AttnMask(tensor.Zeros(c.mask, d)))
+				}
+				return tensor.ScaledDotProductAttention(tensor.Zeros(c.q, d), tensor.Zeros(c.k, d), tensor.Zeros(c.v, d), opts...)
+			}
+			want, got := on(tensor.CPU), on(tensor.Meta)
+			if want.Err() != nil || got.Err() != nil {
+				if (want.Err() == nil) != (got.Err() == nil) {
+					t.Errorf("case %d: on the meta device %v, on the CPU %v", i, got.Err(), want.Err())
+				}
+				return nil
+			}
+			if !slices.Equal(got.Shape(), want.Shape()) || !slices.Equal(got.Stride(), want.Stride()) {
+				t.Errorf("case %d: %v %v on the meta device, %v %v on the CPU", i, got.Shape(), got.Stride(), want.Shape(), want.Stride())
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
