@@ -77,7 +77,8 @@ type Optimizer interface {
 // State is what a checkpoint contains, or what is to be loaded from one.
 type State struct {
 	Shards []Shard
-	// Optimizer is nil for none. Its state for a parameter that is in Shards is divided as the parameter is.
+	// Optimizer is nil for none. Its state for a parameter that is in Shards is divided as the parameter is. All its
+	// parameters that are parts of tensors, such as rows of a dist.FSDPModule, must be in Shards.
 	// The ranks have the same optimizer, or parts of one: in a pipeline, save each stage by itself.
 	Optimizer Optimizer
 	// Parts are values, which are equal on all ranks: those of rank 0 are saved.
@@ -162,13 +163,16 @@ func (s State) find(t *tensor.Tensor) *Shard {
 	return &s.Shards[i]
 }
 
-// shardOf is find for a t that is divided; nil for another.
-func (s State) shardOf(t *tensor.Tensor) *Shard {
-	of := s.find(t)
-	if of == nil || of.Global == nil {
-		return nil
+// shardOf is find for a t that is divided, whose state has the name; nil for another t.
+func (s State) shardOf(op, name string, t *tensor.Tensor) (*Shard, error) {
+	if of := s.find(t); of != nil && of.Global != nil {
+		return of, nil
 	}
-	return of
+	if len(parted.Groups(t)) > 0 {
+		return nil, refuse.Error(op, tensor.ErrArgument, "%s is the state of a part of a tensor, and State.Shards has no Shard that knows which: "+
+			"add Model of the outermost result of dist.Shard, or of the model with its parallel layers", name)
+	}
+	return nil, nil
 }
 
 // all returns the shards with those of the optimizer, and its other values.
@@ -182,7 +186,11 @@ func (s State) all(op string) (shards []Shard, plain map[string]any, err error) 
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {
 		x := Shard{Name: optimizerPrefix + name, Tensor: tensors[name]}
 		p := params[number(x.Name)]
-		if of := s.shardOf(p); of != nil {
+		of, err := s.shardOf(op, x.Name, p)
+		if err != nil {
+			return nil, nil, err
+		}
+		if of != nil {
 			switch {
 			case slices.Equal(p.Shape(), x.Tensor.Shape()):
 				x.Global, x.Offsets = of.Global, of.Offsets
@@ -622,7 +630,11 @@ func load(ctx context.Context, op, dir string, state State) (err error) {
 			}
 			x := Shard{Name: name}
 			shape := saved.index[name].global()
-			if of := state.shardOf(p); of != nil && slices.Equal(shape, of.Global) {
+			of, err := state.shardOf(op, name, p)
+			if err != nil {
+				return err
+			}
+			if of != nil && slices.Equal(shape, of.Global) {
 				x.Global, x.Offsets, shape = of.Global, of.Offsets, p.Shape()
 			}
 			x.Tensor = tensor.Empty(shape, saved.index[name][0].dtype)

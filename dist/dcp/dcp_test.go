@@ -1060,3 +1060,43 @@ func TestNilError(t *testing.T) {
 		t.Errorf("a nil error is %q", e.Error())
 	}
 }
+
+// TestOptimizerWithoutShards tests that the state of parameters that are divided is not taken for that of whole ones.
+func TestOptimizerWithoutShards(t *testing.T) {
+	leak.Check(t)
+	dir := t.TempDir()
+	if err := launch.Ranks(ctx, 2, func(g *dist.Group) error {
+		rows, err := dist.Shard(ctx, g, nn.NewLinear(3, 4))
+		if err != nil {
+			return err
+		}
+		for i, m := range []nn.Layer{rows, dist.NewColwiseParallel(g, nn.NewLinear(3, 4))} {
+			opt, err := optim.NewAdamW(nn.Parameters(m), 0.1)
+			if err != nil {
+				return err
+			}
+			defer opt.Release()
+			if err := errors.Join(m.Forward(tensor.Ones([]int{2, 3})).Sum().Backward(), opt.Step()); err != nil {
+				return err
+			}
+			to := filepath.Join(dir, strconv.Itoa(i))
+			with, without := dcp.State{Shards: dcp.Model("", m), Optimizer: opt}, dcp.State{Optimizer: opt}
+			const want = "is the state of a part of a tensor"
+			if err := dcp.Save(ctx, g, to, without); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("Save of %T's optimizer: %v", m, err)
+			}
+			if err := dcp.Save(ctx, g, to, with); err != nil {
+				return err
+			}
+			if err := dcp.Load(ctx, g, to, without); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("Load of %T's optimizer: %v", m, err)
+			}
+			if err := dcp.Load(ctx, g, to, with); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
