@@ -366,6 +366,46 @@ func TestBuffersAfterJoin(t *testing.T) {
 	}
 }
 
+// TestJoinDefaultDType tests that the ranks' collectives agree if the default dtype is not float32.
+func TestJoinDefaultDType(t *testing.T) {
+	leak.Check(t)
+	was := tensor.DefaultDType()
+	defer func() {
+		if err := tensor.SetDefaultDType(was); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, dtype := range []tensor.DType{tensor.Float64, tensor.Float16} {
+		if err := tensor.SetDefaultDType(dtype); err != nil {
+			t.Fatal(err)
+		}
+		ranks(t, 2, func(g *dist.Group) error {
+			m := nn.NewLinear(3, 1, nn.DType(tensor.Float32))
+			defer nn.Release(m)
+			ddp, err := dist.NewDDP(ctx, g, m)
+			if err != nil {
+				return err
+			}
+			defer ddp.Close()
+			if err := ddp.Join(func() error {
+				for range 2 - g.Rank() {
+					if err := errors.Join(tensor.ZeroGrads(nn.Parameters(m), true), ddp.Forward(tensor.Ones([]int{2, 3}, tensor.Float32)).Sum().Backward()); err != nil {
+						return err
+					}
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+			if g.Rank() == 1 {
+				return nil
+			}
+			// In its second pass rank 0 has gradients of 2, and rank 1 has none.
+			return want(dtype.String(), m.Weight.Grad().View(3), 1, 1, 1)
+		}, dist.Timeout(20*time.Second))
+	}
+}
+
 // TestJoinRefuses tests that collectives in which a rank without inputs would not take part are errors in a Join.
 func TestJoinRefuses(t *testing.T) {
 	leak.Check(t)

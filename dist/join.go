@@ -57,7 +57,7 @@ func (d *DDP) Join(loop func() error, opts ...JoinOption) error {
 	}
 	last := true
 	for ; ; last = false {
-		others, err := d.agree(0, tensor.Float32, Sum)
+		others, err := d.agree(0, tensor.DefaultDType(), Sum)
 		if err != nil {
 			return err
 		}
@@ -121,7 +121,7 @@ func (d *DDP) anySyncs(mine bool) (bool, error) {
 	if mine {
 		one = 1
 	}
-	n, err := d.agree(one, tensor.Float32, Sum)
+	n, err := d.agree(one, tensor.DefaultDType(), Sum)
 	return n != 0, err
 }
 
