@@ -43,7 +43,7 @@ type DDP struct {
 	g          *Group
 	model      any
 	parameters []*tensor.Tensor `nn:"-"`
-	buffers    []*tensor.Tensor `nn:"-"`
+	hasBuffers bool             // in NewDDP; a model that has none then is not searched in each pass
 	o          ddpOptions
 
 	mu     sync.RWMutex // held for reading while native is used, for writing by Close
@@ -147,7 +147,8 @@ func PowerSGD(s PowerSGDState) DDPOption {
 // NewDDP prepares a model, the same on all ranks, for training by all ranks of g, and copies the parameters and buffers of
 // rank 0 to the others. All ranks must call it. Parameters that do not require gradients are only copied. Parameters must be
 // dense tensors on a device that the group has a backend for, not divided by Shard or among g's ranks, with the same
-// strides on all ranks, and must not be replaced afterwards. PyTorch: torch.nn.parallel.DistributedDataParallel.
+// strides on all ranks, and must not be replaced afterwards. Buffers may be, in the same way on all ranks. PyTorch:
+// torch.nn.parallel.DistributedDataParallel.
 func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, error) {
 	const op = "NewDDP"
 	o := ddpOptions{bucketCapMB: 25, firstCapMB: 1}
@@ -198,7 +199,7 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 		if err := dense(op, b.Name, b.Tensor); err != nil {
 			return nil, err
 		}
-		d.buffers = append(d.buffers, b.Tensor)
+		d.hasBuffers = true
 	}
 	err := g.call(ctx, op, op, func(n cshim.Group) error {
 		return withHandles(op, trained, func(h []cshim.Handle) (err error) {
@@ -209,7 +210,7 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 	if err == nil {
 		state := d.parameters
 		if !o.ownBuffers {
-			state = slices.Concat(d.parameters, d.buffers)
+			state = slices.Concat(d.parameters, d.buffers())
 		}
 		err = g.rest(ctx, op, g.broadcastCoalesced(ctx, op, state, 0))
 	}
@@ -529,9 +530,24 @@ func (d *DDP) begin(op string) error {
 	return err
 }
 
+// buffers returns the buffers that the model has now: a forward pass may have replaced them.
+func (d *DDP) buffers() (all []*tensor.Tensor) {
+	if !d.hasBuffers {
+		return nil
+	}
+	for _, b := range nn.NamedBuffers(d.model) {
+		all = append(all, b.Tensor)
+	}
+	return all
+}
+
 // syncBuffers copies the buffers of rank 0, or with Join those of the highest rank that has inputs, to the others.
 func (d *DDP) syncBuffers(op string, active bool) error {
-	if !d.buffersToSync || d.o.noForwardSync || len(d.buffers) == 0 {
+	if !d.buffersToSync || d.o.noForwardSync {
+		return nil
+	}
+	buffers := d.buffers()
+	if len(buffers) == 0 {
 		return nil
 	}
 	src, err := 0, error(nil)
@@ -542,8 +558,8 @@ func (d *DDP) syncBuffers(op string, active bool) error {
 	}
 	return tensor.WithScope(func() error {
 		// Their data, so that a backward pass through an earlier forward pass does not find them modified.
-		data := make([]*tensor.Tensor, len(d.buffers))
-		for i, b := range d.buffers {
+		data := make([]*tensor.Tensor, len(buffers))
+		for i, b := range buffers {
 			out, err := tensor.CallUnchecked("aten::data", b)
 			if err != nil {
 				return err

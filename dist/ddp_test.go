@@ -326,6 +326,56 @@ func TestBuffersOfRanks(t *testing.T) {
 	}
 }
 
+// counted is a layer whose forward passes replace its buffer.
+type counted struct {
+	Linear *nn.Linear
+	Count  *tensor.Tensor `nn:",buffer"`
+}
+
+func (m *counted) Forward(x *tensor.Tensor) *tensor.Tensor {
+	before := m.Count
+	m.Count = before.Add(1).Keep()
+	before.Release()
+	return m.Linear.Forward(x)
+}
+
+// TestReplacedBuffers tests that the buffers that the model has now are copied, not those that it had in NewDDP.
+func TestReplacedBuffers(t *testing.T) {
+	leak.Check(t)
+	for _, joined := range []bool{false, true} {
+		ranks(t, 2, func(g *dist.Group) error {
+			m := &counted{nn.NewLinear(3, 1), tensor.Full([]int{1}, float64(10*g.Rank()), tensor.Float32).Keep()}
+			defer nn.Release(m)
+			ddp, err := dist.NewDDP(ctx, g, m)
+			if err != nil {
+				return err
+			}
+			defer ddp.Close()
+			passes := 3
+			if joined {
+				passes -= g.Rank()
+			}
+			loop := func() error {
+				for range passes {
+					if g.Rank() == 1 && !joined {
+						m.Count.Add_(5) // until the next forward pass
+					}
+					if err := ddp.Forward(tensor.Ones([]int{2, 3})).Sum().Backward(); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			if joined {
+				err = ddp.Join(loop)
+			} else {
+				err = loop()
+			}
+			return errors.Join(err, want(fmt.Sprintf("rank %d, joined %v", g.Rank(), joined), m.Count, 3))
+		}, dist.Timeout(20*time.Second))
+	}
+}
+
 // TestBuffersAfterJoin tests that Join leaves the ranks the buffers that forward passes do not copy either.
 func TestBuffersAfterJoin(t *testing.T) {
 	leak.Check(t)

@@ -74,7 +74,7 @@ func (d *DDP) Join(loop func() error, opts ...JoinOption) error {
 	}
 	state := d.parameters
 	if !d.o.noForwardSync {
-		state = slices.Concat(d.parameters, d.buffers)
+		state = slices.Concat(d.parameters, d.buffers())
 	}
 	return d.g.broadcastCoalesced(context.Background(), op, state, src)
 }
