@@ -147,8 +147,9 @@ func PowerSGD(s PowerSGDState) DDPOption {
 // NewDDP prepares a model, the same on all ranks, for training by all ranks of g, and copies the parameters and buffers of
 // rank 0 to the others. All ranks must call it. Parameters that do not require gradients are only copied. Parameters must be
 // dense tensors on a device that the group has a backend for, not divided by Shard or among g's ranks, with the same
-// strides on all ranks, and must not be replaced afterwards. Buffers may be, in the same way on all ranks. PyTorch:
-// torch.nn.parallel.DistributedDataParallel.
+// strides on all ranks, and must not be replaced afterwards. Buffers may be, in the same way on all ranks. A parameter
+// that requires gradients cannot be that of an nn.Embedding or nn.EmbeddingBag with SparseGrad yet, which PyTorch takes.
+// PyTorch: torch.nn.parallel.DistributedDataParallel.
 func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, error) {
 	const op = "NewDDP"
 	o := ddpOptions{bucketCapMB: 25, firstCapMB: 1}
@@ -178,6 +179,7 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 	d := &DDP{g: g, model: model, o: o, buffersToSync: true}
 	var trained []*tensor.Tensor
 	var names []string
+	sparse := sparseGrads(model)
 	for _, p := range nn.NamedParameters(model) {
 		d.parameters = append(d.parameters, p.Tensor)
 		if sharding.Held(p.Tensor) {
@@ -192,6 +194,10 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 			return nil, err
 		}
 		if p.Tensor.RequiresGrad() {
+			if slices.Contains(sparse, p.Tensor) {
+				return nil, refuse.Error(op, tensor.ErrNotImplemented, "the gradient of %s is sparse, and only dense ones are averaged yet: "+
+					"make its Embedding or EmbeddingBag without SparseGrad", p.Name)
+			}
 			trained, names = append(trained, p.Tensor), append(names, p.Name)
 		}
 	}
@@ -225,6 +231,23 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 	g.parts[d] = struct{}{}
 	register(d)
 	return d, nil
+}
+
+// sparseGrads returns the parameters of model whose gradients are sparse.
+func sparseGrads(model any) (all []*tensor.Tensor) {
+	for _, m := range nn.NamedModules(model) {
+		switch m := m.Module.(type) {
+		case *nn.Embedding:
+			if m.Sparse {
+				all = append(all, m.Weight)
+			}
+		case *nn.EmbeddingBag:
+			if m.Sparse {
+				all = append(all, m.Weight)
+			}
+		}
+	}
+	return all
 }
 
 // Close ends the averaging of gradients; the model remains usable. Close of the group does the same. A second Close does

@@ -573,6 +573,32 @@ func TestDDPErrors(t *testing.T) {
 	})
 }
 
+// TestDDPOfSparseGradients tests that embeddings whose gradients are sparse are an error that names them, unless they are frozen.
+func TestDDPOfSparseGradients(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 1, func(g *dist.Group) error {
+		table, bag := nn.NewEmbedding(4, 3, nn.SparseGrad()), nn.NewEmbeddingBag(4, 3, nn.SparseGrad())
+		for want, m := range map[string]any{
+			"the gradient of tokens.weight is sparse": &struct {
+				Head   *nn.Linear
+				Tokens *nn.Embedding `nn:"tokens"`
+			}{nn.NewLinear(3, 4), table},
+			"the gradient of weight is sparse": bag,
+		} {
+			if d, err := dist.NewDDP(ctx, g, m); d != nil || !errors.Is(err, tensor.ErrNotImplemented) || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %q", err, want)
+			}
+		}
+		table.Weight.RequiresGrad_(false)
+		ddp, err := dist.NewDDP(ctx, g, nn.NewSequential(table, nn.NewLinear(3, 4)))
+		if err != nil {
+			return err
+		}
+		defer ddp.Close()
+		return ddp.Forward(tensor.FromSlice([]int64{1, 2}, []int{2})).Sum().Backward()
+	})
+}
+
 // TestUnusedParameters tests that the error of parameters without gradients gives advice in Go's words.
 func TestUnusedParameters(t *testing.T) {
 	leak.Check(t)
