@@ -312,8 +312,9 @@ type saver struct {
 // Save writes state to the directory dir, as the package documentation says. All ranks of g call it with the same dir; g
 // may be nil for one process without a group. If there is a checkpoint at dir, it is replaced. It is an error if dir
 // contains anything else or the current directory of a rank's process. Tensors of the same name must have the same
-// dtype and whole shape on all ranks, and the ranks' shards must cover it. After an error dir has what it had before,
-// or, if the error is a *dist.PeerError, maybe the new checkpoint. PyTorch: torch.distributed.checkpoint.save.
+// dtype and whole shape on all ranks, and the ranks' shards must cover it. After an error dir has what it had before. It
+// may have the new checkpoint if the error is a *dist.PeerError, if the ctx of a rank of a group has ended, or if the
+// directory of dir could not be synced. PyTorch: torch.distributed.checkpoint.save.
 func Save(ctx context.Context, g *dist.Group, dir string, state State) error {
 	s, err := begin(ctx, "dcp.Save", g, dir, state, false)
 	if err != nil {
@@ -331,7 +332,7 @@ type Saving struct {
 // SaveAsync copies what this rank has to write to the CPU's memory, writes Parts, and returns; a goroutine writes the
 // tensors. It ends when the checkpoint is saved, or with an error. Until then g must not be used for anything else, and
 // another save to dir is an error: give it a group of its own, from NewGroup, whose timeout is longer than a rank may
-// write. If ctx ends before, the group is aborted. PyTorch: torch.distributed.checkpoint.async_save.
+// write. If ctx ends before all ranks have written, the group is aborted. PyTorch: torch.distributed.checkpoint.async_save.
 func SaveAsync(ctx context.Context, g *dist.Group, dir string, state State) (*Saving, error) {
 	s, err := begin(ctx, "dcp.SaveAsync", g, dir, state, true)
 	if err != nil {
@@ -564,7 +565,8 @@ func (s *saver) finish(ctx context.Context) error {
 		}
 		s.unreserve()
 	}
-	return agree(ctx, s.g, s.op, err)
+	// The checkpoint is in place or not, also if ctx has ended meanwhile.
+	return agree(context.WithoutCancel(ctx), s.g, s.op, err)
 }
 
 // Load sets the shards, the optimizer and the parts of state to those of the checkpoint in dir, which Save or PyTorch has

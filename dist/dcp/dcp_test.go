@@ -558,6 +558,38 @@ func TestContextEnds(t *testing.T) {
 	}
 }
 
+// atCommit is a context that ends when there is a checkpoint at dir.
+type atCommit struct {
+	context.Context
+	dir string
+}
+
+func (c atCommit) Err() error {
+	if _, err := os.Stat(c.dir); err == nil {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestContextEndsAtCommit tests that Save returns no error of a context that ends when the checkpoint is in place.
+func TestContextEndsAtCommit(t *testing.T) {
+	leak.Check(t)
+	alone(t, func() error {
+		dir := filepath.Join(t.TempDir(), "run")
+		return dcp.Save(atCommit{ctx, dir}, nil, dir, dcp.State{Shards: dcp.Model("", nn.NewLinear(2, 2))})
+	})
+	dir := filepath.Join(t.TempDir(), "run")
+	if err := launch.Ranks(ctx, 2, func(g *dist.Group) error {
+		c := ctx
+		if g.Rank() == 0 {
+			c = atCommit{ctx, dir}
+		}
+		return errors.Join(dcp.Save(c, g, dir, dcp.State{Shards: divided(g, false)}), loads(g, dir))
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestLoadDuringSave tests that a load reads one checkpoint, also if another replaces it meanwhile.
 func TestLoadDuringSave(t *testing.T) {
 	leak.Check(t)

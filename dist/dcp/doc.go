@@ -44,5 +44,6 @@
 //
 // Since a checkpoint is renamed, it cannot be a mount point, such as the volume of a container: save to a directory within it.
 //
-// If the context of a rank ends within a call, the group is aborted, and the other ranks get a *dist.PeerError.
+// If the context of a rank ends within a call, the group is aborted, and the other ranks get a *dist.PeerError. A context
+// that ends after all ranks have written does not end Save.
 package dcp
