@@ -423,6 +423,16 @@ func (m *FSDPModule) Close() error {
 	}
 	m.mu.Lock()
 	m.closed = true
+	m.reset()
+	m.mu.Unlock()
+	m.g.state.Lock()
+	defer m.g.state.Unlock()
+	delete(m.g.parts, m)
+	return nil
+}
+
+// reset frees what passes have left. The caller holds m.mu.
+func (m *FSDPModule) reset() {
 	m.drop()
 	m.ahead.drop()
 	m.ahead = nil
@@ -430,10 +440,20 @@ func (m *FSDPModule) Close() error {
 		t.Release()
 		m.pending[i] = nil
 	}
-	m.mu.Unlock()
-	m.g.state.Lock()
-	defer m.g.state.Unlock()
-	delete(m.g.parts, m)
+}
+
+// ResetIterState frees what passes have left in m and the FSDPModules within it, whole gradients of NoSync or of a pass
+// that has failed, so that the next pass does not add them to its own. Gradients of rows stay: ZeroGrad. All ranks must
+// call it. PyTorch: FSDPModule.reset_iter_state.
+func (m *FSDPModule) ResetIterState() error {
+	if err := m.check("ResetIterState"); err != nil {
+		return err
+	}
+	for _, m := range append([]*FSDPModule{m}, m.inner...) {
+		m.mu.Lock()
+		m.reset()
+		m.mu.Unlock()
+	}
 	return nil
 }
 
@@ -465,8 +485,8 @@ func (m *FSDPModule) check(op string) error {
 }
 
 // NoSync calls f. Gradients of backward passes whose forward pass is in f accumulate, whole, on each rank, and the next pass
-// outside reduces their sums: it must reach the same modules. It applies to the FSDPModules within m, too. PyTorch:
-// FSDPModule.set_requires_gradient_sync.
+// outside reduces their sums: it must reach the same modules. ResetIterState discards them. NoSync applies to the
+// FSDPModules within m, too. PyTorch: FSDPModule.set_requires_gradient_sync.
 func (m *FSDPModule) NoSync(f func() error) error {
 	const op = "NoSync"
 	if err := m.check(op); err != nil {

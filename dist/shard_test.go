@@ -762,7 +762,7 @@ func TestShardErrors(t *testing.T) {
 			second(dist.Shard(ctx, g, scalar)), second(dist.Shard(ctx, g, mixed)), second(dist.Shard(ctx, g, graph)), second(dist.Shard(ctx, g, inMap)),
 			second(dist.Shard(ctx, g, nil)), second(dist.Shard(ctx, nil, m)), second(dist.Shard(noContext, g, m)), second(dist.Shard(ctx, g, m, nil)),
 			second(dist.Shard(ctx, g, m, dist.ParamDType(tensor.Int64))), second(dist.Shard(ctx, g, nn.NewLinear(2, 2), dist.Replicas(nil))), created,
-			none.Forward(x).Err(), none.Run(func() *tensor.Tensor { return x }).Err(), second(none.RunAll(nil)), root.Run(nil).Err(), second(root.RunAll(nil)), none.NoSync(nil), root.NoSync(nil),
+			none.Forward(x).Err(), none.Run(func() *tensor.Tensor { return x }).Err(), second(none.RunAll(nil)), root.Run(nil).Err(), second(root.RunAll(nil)), none.NoSync(nil), root.NoSync(nil), none.ResetIterState(),
 			(&dist.FSDPModule{}).Run(func() *tensor.Tensor { return x }).Err(), (&dist.FSDPModule{Module: m}).Forward(x).Err(), (&dist.FSDPModule{}).Forward(x).Err(), root.Forward(nil).Err(),
 			root.Run(func() *tensor.Tensor { return nil }).Err(),
 		} {
@@ -869,6 +869,66 @@ func TestShardAfterFailure(t *testing.T) {
 			return err
 		})
 	}
+}
+
+// TestShardReset tests that ResetIterState discards the gradients that NoSync has accumulated, and what a pass that failed
+// has left.
+func TestShardReset(t *testing.T) {
+	leak.Check(t)
+	bad := errors.New("bad")
+	ranks(t, 2, func(g *dist.Group) error {
+		m := newParts(0)
+		root, err := m.shard(g, false, nil, nil)
+		if err != nil {
+			return err
+		}
+		h := &hooked{Layer: m.L2}
+		m.L2 = h
+		// pass returns the gradients of a pass on inputs of a step.
+		pass := func(step int) (grads []*tensor.Tensor, err error) {
+			x, y := batch(g.Rank(), step, 0)
+			if err := nn.CrossEntropy(root.Forward(x), y).Backward(); err != nil {
+				return nil, err
+			}
+			for _, p := range nn.Parameters(m) {
+				if p.Grad() != nil {
+					grads = append(grads, p.Grad().Clone())
+				}
+			}
+			return grads, tensor.ZeroGrads(nn.Parameters(m), true)
+		}
+		alone, err := pass(0)
+		if err != nil {
+			return err
+		}
+		for _, before := range []string{"NoSync", "a pass that failed"} {
+			if before == "NoSync" {
+				err = root.NoSync(func() error { return second(pass(1)) })
+			} else {
+				h.err = bad
+				if failure := second(pass(1)); !errors.Is(failure, bad) {
+					err = fmt.Errorf("the pass: %w", failure)
+				}
+				h.err = nil
+			}
+			if err := errors.Join(err, tensor.ZeroGrads(nn.Parameters(m), true), root.ResetIterState()); err != nil {
+				return err
+			}
+			after, err := pass(0)
+			if err != nil {
+				return err
+			}
+			if len(after) != len(alone) {
+				return fmt.Errorf("after %s: %d gradients, want %d", before, len(after), len(alone))
+			}
+			for i := range after {
+				if same, err := after[i].Equal(alone[i]); err != nil || !same {
+					return fmt.Errorf("after %s: gradient %d is not that of the pass alone, %w", before, i, err)
+				}
+			}
+		}
+		return nil
+	})
 }
 
 // TestDividedIsRefused tests that what would take a rank's rows for whole parameters is an error.
