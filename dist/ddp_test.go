@@ -573,7 +573,8 @@ func TestDDPErrors(t *testing.T) {
 	})
 }
 
-// TestDDPOfSparseGradients tests that embeddings whose gradients are sparse are an error that names them, unless they are frozen.
+// TestDDPOfSparseGradients tests that embeddings whose gradients are sparse are an error that names them, unless they
+// are frozen.
 func TestDDPOfSparseGradients(t *testing.T) {
 	leak.Check(t)
 	ranks(t, 1, func(g *dist.Group) error {

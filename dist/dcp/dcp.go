@@ -332,7 +332,8 @@ type Saving struct {
 // SaveAsync copies what this rank has to write to the CPU's memory, writes Parts, and returns; a goroutine writes the
 // tensors. It ends when the checkpoint is saved, or with an error. Until then g must not be used for anything else, and
 // another save to dir is an error: give it a group of its own, from NewGroup, whose timeout is longer than a rank may
-// write. If ctx ends before all ranks have written, the group is aborted. PyTorch: torch.distributed.checkpoint.async_save.
+// write. If ctx ends before all ranks have written, the group is aborted. PyTorch:
+// torch.distributed.checkpoint.async_save.
 func SaveAsync(ctx context.Context, g *dist.Group, dir string, state State) (*Saving, error) {
 	s, err := begin(ctx, "dcp.SaveAsync", g, dir, state, true)
 	if err != nil {
