@@ -79,19 +79,25 @@ func TestFreeingDoesNotWaitForTheProgram(t *testing.T) {
 						}
 						return nil
 					}
-					start := time.Now()
-					var err error
-					if scoped {
-						err = tensor.WithScope(loop)
-					} else {
-						err = loop()
-					}
-					if took := time.Since(start); err != nil || took > time.Minute {
-						t.Errorf("%v: %v", took, err)
-					}
+					inTime(t, scoped, loop)
 				})
 			}
 		}
+	}
+}
+
+// inTime reports an error of loop, or that it took a minute.
+func inTime(t *testing.T, scoped bool, loop func() error) {
+	t.Helper()
+	start := time.Now()
+	var err error
+	if scoped {
+		err = tensor.WithScope(loop)
+	} else {
+		err = loop()
+	}
+	if took := time.Since(start); err != nil || took > time.Minute {
+		t.Errorf("%v: %v", took, err)
 	}
 }
 
@@ -119,15 +125,7 @@ func TestFreeingDoesNotWaitForMappedMemory(t *testing.T) {
 				return nil
 			}
 			start := time.Now()
-			var err error
-			if scoped {
-				err = tensor.WithScope(loop)
-			} else {
-				err = loop()
-			}
-			if took := time.Since(start); err != nil || took > time.Minute {
-				t.Errorf("%v: %v", took, err)
-			}
+			inTime(t, scoped, loop)
 			for ; dropped.Load() < 6 && time.Since(start) < time.Minute; time.Sleep(time.Millisecond) {
 				vram.Flush()
 			}
