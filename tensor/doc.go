@@ -77,7 +77,8 @@
 //
 // An [*Error] names the operator, the dtypes and shapes of its operands, and the line that called it. Use errors.Is to
 // test its kind: [ErrArgument], [ErrIndex], [ErrOutOfMemory] and so on. No argument to a function of this package
-// but [CallUnchecked] causes a panic or ends the process. Arguments on which libtorch itself would crash are checked and return an error.
+// but [CallUnchecked] causes a panic or ends the process. Arguments on which libtorch itself would crash are checked
+// and return an error.
 //
 // [Tensor.Err] returns the error of a failed tensor, [ErrReleased] for a released one, and [ErrNil] for a nil one.
 // Getters do not return an error. For a tensor that is failed, released or nil they return

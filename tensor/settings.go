@@ -92,8 +92,8 @@ func devicesOr(op string, d []Device) ([]Device, error) {
 }
 
 // ForkRNG runs f and then gives the random number generators of the CPU and of devices, by default of all [Devices], the
-// states that they had before, also if f panics. It returns f's error. The generators belong to the process: what other goroutines draw
-// meanwhile is drawn again. PyTorch: torch.random.fork_rng.
+// states that they had before, also if f panics. It returns f's error. The generators belong to the process: what other
+// goroutines draw meanwhile is drawn again. PyTorch: torch.random.fork_rng.
 func ForkRNG(f func() error, d ...Device) (err error) {
 	if f == nil {
 		return refused("ForkRNG", ErrNil, "a function is needed, got nil")

@@ -136,6 +136,24 @@ func TestFreeingDoesNotWaitForMappedMemory(t *testing.T) {
 	}
 }
 
+// A function of tensor.FromMapped that blocks leaves reclaimers their time: the allocation succeeds by theirs.
+func TestReclaimersBesideABlockedFunction(t *testing.T) {
+	leak.Check(t)
+	end := make(chan struct{})
+	t.Cleanup(func() { close(end) })
+	cache := tensor.Empty([]int{12 * mib}) // 48 MiB of 64
+	limit(t, 16*mib)
+	remove := vram.Register(vram.Reclaimer{Name: "slow cache", Reclaim: func(int64) {
+		time.Sleep(100 * time.Millisecond)
+		cache.Release()
+	}})
+	defer remove()
+	tensor.FromMapped(tensor.Uint8, []int{64}, make([]byte, 64), func() { <-end }).Release()
+	x := tensor.Empty([]int{8 * mib}) // 32 MiB
+	defer x.Release()
+	ok(t, x.Err())
+}
+
 // The pacer calls the functions of tensor.FromMapped. One that panics or ends its goroutine does not end the process and
 // keeps none of the others from being called.
 func TestThePacerSurvivesMappedMemory(t *testing.T) {

@@ -104,11 +104,10 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 		casts.run(func() { handle.ForgetCasts(true) })
 	}
 	if ended && depth == Deep && !satisfied() {
-		select {
-		case <-callDrops():
-		case <-time.After(time.Until(until)):
+		dropped := callDrops() // beside the reclaimers, because one that blocks must not keep their time
+		if ended = r.askProgram(want, until, enough); ended {
+			returnedBy(dropped, until)
 		}
-		ended = r.askProgram(want, until, enough)
 	}
 	// The allocation may fail after this. Each collection may find one more link in a chain of finalizers.
 	for links := 0; ended && depth == Deep && !satisfied(); links++ {

@@ -128,6 +128,11 @@ func (r *registered) call(f func(), until time.Time) (returned bool) {
 		}()
 		f()
 	}()
+	return returnedBy(done, until)
+}
+
+// returnedBy waits until done is closed or the time is over, and reports whether it was closed.
+func returnedBy(done <-chan struct{}, until time.Time) bool {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	select {
@@ -144,7 +149,7 @@ func (r *registered) gave(bytes int64, since time.Time) {
 	r.ns.Add(int64(time.Since(since)))
 }
 
-// othersTime is how long a sweep waits for code of the program: reclaimers and cleanup functions.
+// othersTime is how long a sweep waits for code of the program: reclaimers, cleanup functions and those of tensor.FromMapped.
 const othersTime = time.Second
 
 // BlockedCall is a call of a function of the program that a sweep has waited for and that has not returned.

@@ -33,7 +33,8 @@
 // for 250 ms at most.
 //
 // A sweep does not wait for code of the program, with one exception: when there is no room at the hard limit, it waits for
-// reclaimers, functions of runtime.AddCleanup and finalizers, for one second at most, and collects what they referred to.
+// reclaimers, functions of runtime.AddCleanup and of tensor.FromMapped, and finalizers, for one second at most, and collects
+// what they referred to.
 //
 // # Goroutines
 //
