@@ -376,14 +376,7 @@ func TestOtherGo(t *testing.T) {
 	}
 	data[at+len(begin)] = 0x7f
 	dir := t.TempDir()
-	write := func(name, text string) string {
-		t.Helper()
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
+	write := func(name, text string) string { t.Helper(); return writeFile(t, dir, name, text) }
 	newer := write("newer.a", string(data))
 	source := write("p.go", "package p\n\nimport \""+library+"\"\n\nvar X *tensor.Tensor\n")
 	for _, c := range []struct{ name, archive, lang, want string }{
@@ -417,6 +410,16 @@ func TestOtherGo(t *testing.T) {
 	}
 }
 
+// writeFile writes an executable file into dir and returns its path.
+func writeFile(t *testing.T, dir, name, text string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // TestTakenName tests that a package with a name that inserted text needs is compiled without releases, and that this
 // is reported; the text of a literal, comment or build tag and the package's own name are not such names.
 func TestTakenName(t *testing.T) {
@@ -426,14 +429,7 @@ func TestTakenName(t *testing.T) {
 	}
 	const plain = "package p\n\nimport \"" + tensorPath + "\"\n\nfunc F(x *tensor.Tensor) *tensor.Tensor { return x.Exp().Log() }\n\n"
 	dir := t.TempDir()
-	write := func(name, text string) string {
-		t.Helper()
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
+	write := func(name, text string) string { t.Helper(); return writeFile(t, dir, name, text) }
 	config := write("importcfg", "packagefile "+tensorPath+"="+strings.TrimSpace(string(out))+"\n")
 	lib := loadLibrary(t)
 	output, file := filepath.Join(dir, "p.a"), filepath.Join(dir, "compiled.go")

@@ -52,49 +52,52 @@ inline Tensor filled(at::IntArrayRef shape, double v, c10::ScalarType dtype = at
   return t;
 }
 
+// What the optimizers have in common.
+struct Optimizer {
+  vector<Tensor> params;
+  void zero() {
+    for (auto &t : params) t.mutable_grad().reset();
+  }
+  vector<Tensor> grads() const {
+    vector<Tensor> all;
+    for (auto &t : params) all.push_back(t.grad());
+    return all;
+  }
+};
+
 // Fused Adam and AdamW, as torch.optim implements them.
-struct Adam {
-  vector<Tensor> params, avgs, sqs, steps;
+struct Adam : Optimizer {
+  vector<Tensor> avgs, sqs, steps;
   double lr, decay;
   bool w;
-  Adam(vector<Tensor> p, double lr, double decay, bool w) : params(std::move(p)), lr(lr), decay(decay), w(w) {
+  Adam(vector<Tensor> p, double lr, double decay, bool w) : Optimizer{std::move(p)}, lr(lr), decay(decay), w(w) {
     for (auto &t : params) {
       avgs.push_back(at::zeros_like(t));
       sqs.push_back(at::zeros_like(t));
       steps.push_back(at::zeros({}, on()));
     }
   }
-  void zero() {
-    for (auto &t : params) t.mutable_grad().reset();
-  }
   void step() {
     at::AutoGradMode off(false);
-    vector<Tensor> grads;
-    for (auto &t : params) grads.push_back(t.grad());
     at::_foreach_add_(steps, 1);
     if (w)
-      at::_fused_adamw_(params, grads, avgs, sqs, {}, steps, lr, 0.9, 0.999, decay, 1e-8, false, false);
+      at::_fused_adamw_(params, grads(), avgs, sqs, {}, steps, lr, 0.9, 0.999, decay, 1e-8, false, false);
     else
-      at::_fused_adam_(params, grads, avgs, sqs, {}, steps, lr, 0.9, 0.999, decay, 1e-8, false, false);
+      at::_fused_adam_(params, grads(), avgs, sqs, {}, steps, lr, 0.9, 0.999, decay, 1e-8, false, false);
   }
 };
 
 // Fused SGD with momentum, as torch.optim implements it.
-struct SGD {
-  vector<Tensor> params, momentum;
+struct SGD : Optimizer {
+  vector<Tensor> momentum;
   double lr;
   bool first = true;
-  SGD(vector<Tensor> p, double lr) : params(std::move(p)), lr(lr) {
+  SGD(vector<Tensor> p, double lr) : Optimizer{std::move(p)}, lr(lr) {
     for (auto &t : params) momentum.push_back(at::empty_like(t));
-  }
-  void zero() {
-    for (auto &t : params) t.mutable_grad().reset();
   }
   void step() {
     at::AutoGradMode off(false);
-    vector<Tensor> grads;
-    for (auto &t : params) grads.push_back(t.grad());
-    at::_fused_sgd_(params, grads, momentum, /*weight_decay=*/0, /*momentum=*/0.9, lr, /*dampening=*/0,
+    at::_fused_sgd_(params, grads(), momentum, /*weight_decay=*/0, /*momentum=*/0.9, lr, /*dampening=*/0,
                     /*nesterov=*/false, /*maximize=*/false, first);
     first = false;
   }
