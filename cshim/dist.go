@@ -266,8 +266,8 @@ type ReducerOptions struct {
 // Reducer is an ls_reducer; 0 is none.
 type Reducer uintptr
 
-// Reducer makes a reducer; names has a line for each parameter.
-func (g Group) Reducer(parameters []Handle, names string, o ReducerOptions) (Reducer, error) {
+// Reducer makes a reducer. sparse has 1 for each parameter whose gradient is sparse, and names has a line for each parameter.
+func (g Group) Reducer(parameters []Handle, sparse []uint8, names string, o ReducerOptions) (Reducer, error) {
 	reading()
 	text := C.CString(names)
 	defer C.free(unsafe.Pointer(text))
@@ -275,7 +275,7 @@ func (g Group) Reducer(parameters []Handle, names string, o ReducerOptions) (Red
 	options := C.ls_reducer_options{bucket_bytes: C.int64_t(o.BucketBytes), first_bucket_bytes: C.int64_t(o.FirstBucketBytes),
 		find_unused: flag(o.FindUnused), static_graph: flag(o.StaticGraph), bucket_view: flag(o.BucketView), compression: C.int32_t(o.Compression),
 		power_rank: C.int32_t(o.PowerRank), power_start: C.int64_t(o.PowerStart), power_min_rate: C.double(o.PowerMinRate), power_epsilon: C.double(o.PowerEpsilon)}
-	err := takeError(C.lsc_reducer_new(C.ls_group(g), outs(parameters), C.uint64_t(len(parameters)), text, &options, &r))
+	err := takeError(C.lsc_reducer_new(C.ls_group(g), outs(parameters), C.uint64_t(len(parameters)), (*C.uint8_t)(unsafe.SliceData(sparse)), text, &options, &r))
 	return Reducer(r), err
 }
 

@@ -102,7 +102,7 @@ typedef struct ls_functions {
   int32_t (*work_done)(ls_work work);
   int32_t (*work_source)(ls_work work);
   void (*work_free)(ls_work work);
-  ls_error *(*reducer_new)(ls_group group, const ls_tensor *parameters, uint64_t n, const char *names, const ls_reducer_options *options, ls_reducer *reducer);
+  ls_error *(*reducer_new)(ls_group group, const ls_tensor *parameters, uint64_t n, const uint8_t *sparse, const char *names, const ls_reducer_options *options, ls_reducer *reducer);
   ls_error *(*reducer_before_forward)(ls_reducer reducer, int32_t sync, ls_work join, int32_t divide_by_size);
   ls_error *(*reducer_after_forward)(ls_reducer reducer, int32_t sync, const ls_tensor *outputs, uint64_t n);
   ls_error *(*reducer_join_forward)(ls_reducer reducer);
@@ -357,7 +357,7 @@ static inline void lsc_work_interrupt(ls_work work) { ls_table.work_interrupt(wo
 static inline int32_t lsc_work_done(ls_work work) { return ls_table.work_done(work); }
 static inline int32_t lsc_work_source(ls_work work) { return ls_table.work_source(work); }
 static inline void lsc_work_free(ls_work work) { ls_table.work_free(work); }
-static inline ls_error *lsc_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n, const char *names, const ls_reducer_options *options, ls_reducer *reducer) { return ls_table.reducer_new(group, parameters, n, names, options, reducer); }
+static inline ls_error *lsc_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n, const uint8_t *sparse, const char *names, const ls_reducer_options *options, ls_reducer *reducer) { return ls_table.reducer_new(group, parameters, n, sparse, names, options, reducer); }
 static inline ls_error *lsc_reducer_before_forward(ls_reducer reducer, int32_t sync, ls_work join, int32_t divide_by_size) { return ls_table.reducer_before_forward(reducer, sync, join, divide_by_size); }
 static inline ls_error *lsc_reducer_after_forward(ls_reducer reducer, int32_t sync, const ls_tensor *outputs, uint64_t n) { return ls_table.reducer_after_forward(reducer, sync, outputs, n); }
 static inline ls_error *lsc_reducer_join_forward(ls_reducer reducer) { return ls_table.reducer_join_forward(reducer); }

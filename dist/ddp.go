@@ -147,8 +147,9 @@ func PowerSGD(s PowerSGDState) DDPOption {
 // NewDDP prepares a model, the same on all ranks, for training by all ranks of g, and copies the parameters and buffers of
 // rank 0 to the others. All ranks must call it. Parameters that do not require gradients are only copied. Parameters must be
 // dense tensors on a device that the group has a backend for, not divided by Shard or among g's ranks, with the same
-// strides on all ranks, and must not be replaced afterwards. Buffers may be, in the same way on all ranks. A parameter
-// that requires gradients cannot be that of an nn.Embedding or nn.EmbeddingBag with SparseGrad yet, which PyTorch takes.
+// strides on all ranks, and must not be replaced afterwards. Buffers may be, in the same way on all ranks. The gradient
+// of an nn.Embedding or nn.EmbeddingBag with SparseGrad is averaged as a sparse tensor, which gloo can, and neither NCCL nor
+// PowerSGD.
 // PyTorch: torch.nn.parallel.DistributedDataParallel.
 func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, error) {
 	const op = "NewDDP"
@@ -179,6 +180,7 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 	d := &DDP{g: g, model: model, o: o, buffersToSync: true}
 	var trained []*tensor.Tensor
 	var names []string
+	var flags []uint8 // 1: the gradient is sparse
 	sparse := sparseGrads(model)
 	for _, p := range nn.NamedParameters(model) {
 		d.parameters = append(d.parameters, p.Tensor)
@@ -194,11 +196,15 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 			return nil, err
 		}
 		if p.Tensor.RequiresGrad() {
+			var flag uint8
 			if slices.Contains(sparse, p.Tensor) {
-				return nil, refuse.Error(op, tensor.ErrNotImplemented, "the gradient of %s is sparse, and only dense ones are averaged yet: "+
-					"make its Embedding or EmbeddingBag without SparseGrad", p.Name)
+				if o.Compression == cshim.CompressPowerSGD {
+					return nil, refuse.Error(op, tensor.ErrArgument, "the gradient of %s is sparse, and PowerSGD sends dense ones: "+
+						"make its Embedding or EmbeddingBag without SparseGrad", p.Name)
+				}
+				flag = 1
 			}
-			trained, names = append(trained, p.Tensor), append(names, p.Name)
+			trained, names, flags = append(trained, p.Tensor), append(names, p.Name), append(flags, flag)
 		}
 	}
 	for _, b := range nn.NamedBuffers(model) {
@@ -209,7 +215,7 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 	}
 	err := g.call(ctx, op, op, func(n cshim.Group) error {
 		return withHandles(op, trained, func(h []cshim.Handle) (err error) {
-			d.native, err = n.Reducer(h, strings.Join(names, "\n"), o.ReducerOptions)
+			d.native, err = n.Reducer(h, flags, strings.Join(names, "\n"), o.ReducerOptions)
 			return err
 		})
 	})

@@ -573,30 +573,87 @@ func TestDDPErrors(t *testing.T) {
 	})
 }
 
-// TestDDPOfSparseGradients tests that embeddings whose gradients are sparse are an error that names them, unless they
-// are frozen.
+// TestDDPOfSparseGradients tests that the sparse gradients of embeddings are averaged: their values are those of dense
+// gradients, also after passes of NoSync, and they stay sparse.
 func TestDDPOfSparseGradients(t *testing.T) {
 	leak.Check(t)
-	ranks(t, 1, func(g *dist.Group) error {
-		table, bag := nn.NewEmbedding(4, 3, nn.SparseGrad()), nn.NewEmbeddingBag(4, 3, nn.SparseGrad())
-		for want, m := range map[string]any{
-			"the gradient of tokens.weight is sparse": &struct {
-				Head   *nn.Linear
-				Tokens *nn.Embedding `nn:"tokens"`
-			}{nn.NewLinear(3, 4), table},
-			"the gradient of weight is sparse": bag,
-		} {
-			if d, err := dist.NewDDP(ctx, g, m); d != nil || !errors.Is(err, tensor.ErrNotImplemented) || !strings.Contains(err.Error(), want) {
-				t.Errorf("got %v, want %q", err, want)
+	type model struct {
+		Words *nn.Embedding
+		Bag   *nn.EmbeddingBag
+		Head  *nn.Linear
+	}
+	build := func(opts ...nn.Option) *model {
+		m := &model{nn.NewEmbedding(6, 3, opts...), nn.NewEmbeddingBag(6, 3, opts...), nn.NewLinear(3, 2)}
+		_ = autograd.NoGrad(func() error {
+			for i, p := range nn.Parameters(m) {
+				p.Copy_(wave(p.Shape(), i))
 			}
+			return nil
+		})
+		return m
+	}
+	for name, opts := range map[string][]dist.DDPOption{
+		"default": nil, "static": {dist.StaticGraph(true)}, "unused": {dist.FindUnusedParameters(true)},
+		"compressed": {dist.CompressGradients(tensor.BFloat16)},
+	} {
+		ranks(t, 2, func(g *dist.Group) error {
+			var grads [2][]*tensor.Tensor
+			for i, m := range []*model{build(), build(nn.SparseGrad())} {
+				ddp, err := dist.NewDDP(ctx, g, m, opts...)
+				if err != nil {
+					return err
+				}
+				defer ddp.Close()
+				pass := func(shift int) error {
+					r := int64(g.Rank() + shift)
+					x := tensor.FromSlice([]int64{r, 1, r, 4, 1, r}, []int{2, 3})
+					y := ddp.Run(func() *tensor.Tensor {
+						return m.Head.Forward(m.Words.Forward(x).Sum(tensor.Dim(1)).Mul(m.Bag.Forward(x)))
+					})
+					return y.Square().Sum().Backward()
+				}
+				for k := range 3 {
+					if err := pass(k); err != nil {
+						return err
+					}
+				}
+				if name != "static" {
+					if err := ddp.NoSync(func() error { return pass(0) }); err != nil {
+						return err
+					}
+					if err := pass(1); err != nil {
+						return err
+					}
+				}
+				for _, p := range nn.Parameters(m) {
+					grads[i] = append(grads[i], p.Grad())
+				}
+			}
+			for i, dense := range grads[0] {
+				got := grads[1][i]
+				if table := i < 2; got.IsSparse() != table {
+					t.Errorf("%s: parameter %d: IsSparse is %v", name, i, !table)
+				} else if table {
+					got = got.ToDense()
+				}
+				most := 1e-5
+				if name == "compressed" { // a sparse gradient is rounded before its rows are added
+					most = 0.2
+				}
+				if d, err := got.Sub(dense).Abs().Max().Item(); err != nil || d > most {
+					t.Errorf("%s: parameter %d: %v, %v from the dense gradient\n%v\n%v", name, i, d, err, got, dense)
+				}
+			}
+			return nil
+		})
+	}
+	ranks(t, 1, func(g *dist.Group) error {
+		m := build(nn.SparseGrad())
+		d, err := dist.NewDDP(ctx, g, m, dist.PowerSGD(dist.PowerSGDState{}))
+		if d != nil || !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "the gradient of words.weight is sparse") {
+			t.Errorf("PowerSGD: %v", err)
 		}
-		table.Weight.RequiresGrad_(false)
-		ddp, err := dist.NewDDP(ctx, g, nn.NewSequential(table, nn.NewLinear(3, 4)))
-		if err != nil {
-			return err
-		}
-		defer ddp.Close()
-		return ddp.Forward(tensor.FromSlice([]int64{1, 2}, []int{2})).Sum().Backward()
+		return nil
 	})
 }
 

@@ -232,8 +232,8 @@ ls_error *ls_group_broadcast_coalesced(ls_group group, const ls_tensor *tensors,
   });
 }
 
-ls_error *ls_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n, const char *names,
-                         const ls_reducer_options *o, ls_reducer *out) noexcept {
+ls_error *ls_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n, const uint8_t *flags,
+                         const char *names, const ls_reducer_options *o, ls_reducer *out) noexcept {
   return ls::run_void([&] {
     auto params = ls::tensors_of(parameters, n);
     if (params.empty()) throw ls::ArgumentError("at least one parameter that requires a gradient is needed");
@@ -260,6 +260,7 @@ ls_error *ls_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n
     if (r->find_unused && !r->static_graph)
       limits = first < cap ? std::vector<size_t>{first, cap} : std::vector<size_t>{cap};
     std::vector<bool> sparse(params.size(), false);
+    if (flags != nullptr) sparse.assign(flags, flags + params.size());
     auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(params, limits, sparse));
     std::reverse(buckets.begin(), buckets.end());
     r->reducer = std::make_shared<c10d::Reducer>(
@@ -278,6 +279,8 @@ ls_error *ls_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n
       auto dtype = o->compression == LS_COMPRESS_FP16 ? at::kHalf : at::kBFloat16;
       r->reducer->register_comm_hook(std::make_unique<ls::Compress>(r->group, dtype));
     } else if (o->compression == LS_COMPRESS_POWER_SGD) {
+      if (std::find(sparse.begin(), sparse.end(), true) != sparse.end())
+        throw ls::ArgumentError("PowerSGD cannot send sparse gradients");
       r->reducer->register_comm_hook(std::make_unique<ls::PowerSGD>(r->group, *o));
     } else if (o->compression != LS_COMPRESS_NONE) {
       throw ls::ArgumentError("there is no compression " + std::to_string(o->compression));

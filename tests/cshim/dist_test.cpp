@@ -25,7 +25,7 @@ class Dist : public ShimTest {
   ls_reducer reducer(ls_tensor x) const {
     ls_reducer_options o{1 << 20, 1 << 20, 0, 0, 0, LS_COMPRESS_NONE, 0, 0, 0, 0};
     ls_reducer r = 0;
-    EXPECT_OK(ls_reducer_new(group_, &x, 1, "x", &o, &r));
+    EXPECT_OK(ls_reducer_new(group_, &x, 1, nullptr, "x", &o, &r));
     return r;
   }
   // A forward and a backward pass of the sum of x.
@@ -66,11 +66,11 @@ TEST_F(Dist, ArgumentsThatCannotBe) {
                LS_ERR_ARGUMENT);
   ls_reducer_options o{1 << 20, 1 << 20, 0, 0, 0, LS_COMPRESS_NONE, 0, 0, 0, 0};
   ls_reducer r;
-  EXPECT_ERR(ls_reducer_new(group_, nullptr, 0, "", &o, &r), LS_ERR_ARGUMENT);
-  EXPECT_ERR(ls_reducer_new(group_, &x.h, 1, "x", &o, &r), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_reducer_new(group_, nullptr, 0, nullptr, "", &o, &r), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_reducer_new(group_, &x.h, 1, nullptr, "x", &o, &r), LS_ERR_ARGUMENT);
   Tensor y = leaf();
   o.compression = 99;
-  EXPECT_ERR(ls_reducer_new(group_, &y.h, 1, "y", &o, &r), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_reducer_new(group_, &y.h, 1, nullptr, "y", &o, &r), LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_group_broadcast_coalesced(group_, &x.h, 1, 1), LS_ERR_ARGUMENT);
 }
 

@@ -1724,6 +1724,7 @@ void Fuzz::reducer(ls_group group) {
       t = r.t;
       result(r);
     }
+  const uint8_t sparse[] = {static_cast<uint8_t>(below(2)), static_cast<uint8_t>(below(2))};
   ls_reducer_options o{pick<int64_t>({1 << 20, 1, 100}),
                        pick<int64_t>({1 << 20, 1}),
                        static_cast<int32_t>(below(2)),
@@ -1735,7 +1736,7 @@ void Fuzz::reducer(ls_group group) {
                        real(),
                        real()};
   ls_reducer r = 0;
-  ok(ls_reducer_new(group, params.data(), params.size(), "a\nb", &o, &r));
+  ok(ls_reducer_new(group, params.data(), params.size(), one(4) ? sparse : nullptr, "a\nb", &o, &r));
   for (uint64_t k = below(4); k > 0; k--) {
     auto sync = static_cast<int32_t>(below(4) != 0);
     if (one(4)) {

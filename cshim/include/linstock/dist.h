@@ -147,9 +147,11 @@ typedef struct ls_reducer_options {
   int64_t power_start;
   double power_min_rate, power_epsilon;
 } ls_reducer_options;
-/* Makes a reducer, once all ranks have called it with parameters of the same shapes. names: one a line. */
-LS_API ls_error *ls_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n, const char *names,
-                                const ls_reducer_options *options, ls_reducer *reducer) LS_NOEXCEPT;
+/* Makes a reducer, once all ranks have called it with parameters of the same shapes. sparse: NULL, or n flags, 1
+ * for a parameter whose gradient is sparse. names: one a line. */
+LS_API ls_error *ls_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n, const uint8_t *sparse,
+                                const char *names, const ls_reducer_options *options,
+                                ls_reducer *reducer) LS_NOEXCEPT;
 /* Before a forward pass, after which the backward pass averages gradients, or with sync = 0 does not. join: 0, or
  * an all-reduce of ones, from which the number of ranks is taken that still have inputs; with divide_by_size
  * gradients are divided by the size of the group all the same. */
