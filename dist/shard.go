@@ -542,7 +542,15 @@ func (m *FSDPModule) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if !ok {
 		return refuse.Tensor(op, tensor.ErrArgument, "%T has no method Forward(*tensor.Tensor) *tensor.Tensor: call Run", m.Module)
 	}
-	return runOne(op, m.run, func() *tensor.Tensor {
+	var pass *shardPass
+	run := func(op string, f func() ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error) {
+		return m.pass(op, func(p *shardPass) ([]*tensor.Tensor, error) {
+			pass = p
+			return f()
+		})
+	}
+	return runOne(op, run, func() *tensor.Tensor {
+		x = pass.input(x)
 		if m.o.castInputs && x.DType().IsFloat() {
 			x = cast(x, m.o.param)
 		}
@@ -551,7 +559,8 @@ func (m *FSDPModule) Forward(x *tensor.Tensor) *tensor.Tensor {
 }
 
 // Run calls f, a forward pass of the module, and returns its result. The whole parameters are in the module's fields during
-// f only. Tensors that f makes end with it, but for its result.
+// f only. Tensors that f makes end with it, but for its result. If no parameter requires a gradient, a backward pass keeps the
+// whole parameters until its end; with Forward, until it has computed the gradient of the input.
 func (m *FSDPModule) Run(f func() *tensor.Tensor) *tensor.Tensor {
 	return runOne("Run", m.run, f)
 }
@@ -571,12 +580,17 @@ func cast(t *tensor.Tensor, dtype tensor.DType) *tensor.Tensor {
 var withRemade = handle.WithRemade.(func(sources []*tensor.Tensor, again func(i int) (*tensor.Tensor, error), f func() error) error)
 
 func (m *FSDPModule) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error) {
+	return m.pass(op, func(*shardPass) ([]*tensor.Tensor, error) { return f() })
+}
+
+func (m *FSDPModule) pass(op string, f func(p *shardPass) ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error) {
 	if err := m.check(op); err != nil {
 		return nil, err
 	}
 	handle.EndFailed()
 	recorded := tensor.GradEnabled() && !tensor.InferenceEnabled()
 	pass := &shardPass{m: m, sync: !m.noSync, version: m.versions()}
+	var reached bool              // by backward passes
 	whole := m.kept(pass.version) // in a backward pass, which recomputes the forward pass
 	if whole == nil {
 		var err error
@@ -589,6 +603,13 @@ func (m *FSDPModule) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tens
 		}
 		if recorded && !m.o.reshard {
 			m.keep(whole, pass.version)
+			defer func() {
+				if !reached { // no backward pass will free them
+					m.mu.Lock()
+					m.drop()
+					m.mu.Unlock()
+				}
+			}()
 		} else {
 			defer release(whole)
 		}
@@ -603,7 +624,7 @@ func (m *FSDPModule) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tens
 		before := m.install(fields)
 		defer m.install(before)
 		forward := func() (err error) {
-			ys, err = f()
+			ys, err = f(pass)
 			return err
 		}
 		if recorded && m.o.reshard {
@@ -623,6 +644,7 @@ func (m *FSDPModule) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tens
 				if _, err := ys[i].RegisterHook(pass.enter); err != nil {
 					return nil, err
 				}
+				reached = true
 			}
 		}
 		return ys, nil

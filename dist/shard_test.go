@@ -641,6 +641,82 @@ func TestShardMemory(t *testing.T) {
 	}
 }
 
+// TestShardFrozen tests that the whole parameters of frozen modules are freed: by the forward pass if no backward pass can
+// reach its results, and when a backward pass has gone through the module.
+func TestShardFrozen(t *testing.T) {
+	leak.Check(t)
+	const width, layers = 256, 6
+	for _, reshard := range []bool{true, false} {
+		for _, run := range []struct {
+			name      string
+			input, no bool // the input requires a gradient; NoGrad
+			kept      int  // whole modules between the passes with ReshardAfterForward(false)
+		}{
+			{"no gradient", false, false, 0},
+			{"NoGrad", true, true, 0},
+			{"gradient", true, false, layers},
+		} {
+			ranks(t, 1, func(g *dist.Group) error {
+				m := nn.NewSequential()
+				defer nn.Release(m)
+				for range layers {
+					l := nn.NewLinear(width, width, nn.NoBias())
+					l.Weight.RequiresGrad_(false)
+					u, err := dist.Shard(ctx, g, l, dist.ReshardAfterForward(reshard))
+					if err != nil {
+						return err
+					}
+					m.Layers = append(m.Layers, u)
+				}
+				return tensor.WithScope(func() error {
+					x := tensor.Ones([]int{1, width})
+					if run.input {
+						x.RequiresGrad_()
+					}
+					before, err := vram.Stats(vram.CPU)
+					if err != nil {
+						return err
+					}
+					whole := func(when string, want int) {
+						s, err := vram.Stats(vram.CPU)
+						if got := math.Round(float64(s.Requested-before.Requested) / (4 * width * width)); err != nil || int(got) != want {
+							t.Errorf("%s, reshard %v, %s: %v modules are whole, want %d, %v", run.name, reshard, when, got, want, err)
+						}
+					}
+					forward := func() error {
+						h := x.Mul(1)
+						if h.RequiresGrad() {
+							if _, err := h.RegisterHook(func(*tensor.Tensor) (*tensor.Tensor, error) {
+								whole("in the backward pass", 0)
+								return nil, nil
+							}); err != nil {
+								return err
+							}
+						}
+						y := m.Forward(h)
+						want := run.kept
+						if reshard {
+							want = 0
+						}
+						whole("after the forward pass", want)
+						if !y.RequiresGrad() {
+							return y.Err()
+						}
+						return y.Sum().Backward()
+					}
+					if run.no {
+						err = autograd.NoGrad(forward)
+					} else {
+						err = forward()
+					}
+					whole("at the end", 0)
+					return err
+				})
+			})
+		}
+	}
+}
+
 // TestFullState tests that ranks save a whole state and load their rows of one.
 func TestFullState(t *testing.T) {
 	leak.Check(t)
