@@ -34,7 +34,8 @@
 //
 //  4. An operator that runs on another stream than the one its operand was made on records that stream for the operand,
 //     as Tensor.record_stream does. When the tensor is freed, by Release, at the end of its scope or by a sweep, its
-//     memory is reused only after the work that each recorded stream has at that time is done. Recording starts with
+//     memory is reused only after the work that each recorded stream has at that time is done. Until then it counts as
+//     allocated; at a hard limit an allocation waits for the device before it fails. Recording starts with
 //     the first WithStream of a stream other than a default one; programs with default streams alone do not pay for
 //     it. In PyTorch, programs call record_stream themselves.
 //  5. Only operators record streams. If memory is used in another way, such as by a kernel of the program's own or as

@@ -3,6 +3,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
 #include <atomic>
@@ -101,6 +102,20 @@ class Admitting final : public caching::CUDAAllocator {
     }
   }
 
+  // libtorch asks for the end of streams' work, for which freed blocks wait, only when it is asked for memory.
+  bool settle(DeviceIndex index, bool wait) {
+    if (freeing_[index].load() <= 0) return false;
+    c10::cuda::CUDAGuard guard(index);
+    if (wait) c10::cuda::device_synchronize();
+    try {
+      inner_->raw_delete(inner_->raw_alloc(1));
+    } catch (const c10::OutOfMemoryError &) {  // it has asked nevertheless
+    }
+    return true;
+  }
+  // Counts a block of which the free was requested (n > 0) or is complete (n < 0).
+  void count_freeing(DeviceIndex index, int64_t n) noexcept { freeing_[index].fetch_add(n); }
+
   // Everything else is forwarded to libtorch's.
   c10::DeleterFnPtr raw_deleter() const override { return inner_->raw_deleter(); }
   void copy_data(void *to, const void *from, size_t n) const override { inner_->copy_data(to, from, n); }
@@ -193,6 +208,7 @@ class Admitting final : public caching::CUDAAllocator {
   caching::CUDAAllocator *inner_;
   std::atomic<int> trying_[kMaxSlots] = {};
   std::atomic<int64_t> held_[kMaxSlots] = {};
+  std::atomic<int64_t> freeing_[kMaxSlots] = {};  // bytes of freed blocks that wait for the work of streams
 
   template <class F>
   auto admit(size_t n, F allocate) -> decltype(allocate()) {
@@ -248,6 +264,7 @@ Admitting *admitting = nullptr;
 
 void stand_before_allocator() {
   auto *inner = caching::get();
+  admitting = new Admitting(inner);
   // Counts each block, so that the core knows the live bytes without the device's lock.
   inner->attachAllocatorTraceTracker([](const auto &e) {
     using Entry = std::decay_t<decltype(e)>;
@@ -258,8 +275,10 @@ void stand_before_allocator() {
       case Entry::ALLOC:
         return count_on_device(slot(e.device_), p, size, std::exchange(admitted, 0), e.stream_);
       case Entry::FREE_REQUESTED:
+        admitting->count_freeing(e.device_, size);
         return note(LS_EVENT_FREE_REQUESTED);
       case Entry::FREE_COMPLETED:
+        admitting->count_freeing(e.device_, -size);
         return count_on_device(slot(e.device_), p, -size, 0, e.stream_);
       case Entry::SEGMENT_ALLOC:
         note(LS_EVENT_SEGMENT_ALLOCATED);
@@ -279,13 +298,14 @@ void stand_before_allocator() {
         return;
     }
   });
-  admitting = new Admitting(inner);
   caching::allocator.store(admitting);
 }
 
 void snapshot_begins() { snapshots_read = 0; }
 
 void limit_reserved(int32_t index) { admitting->limit_anew(static_cast<DeviceIndex>(index)); }
+
+bool settle_frees(int32_t index, bool wait) { return admitting->settle(static_cast<DeviceIndex>(index), wait); }
 
 void release_cache_of_current_device() { admitting->fail(); }
 

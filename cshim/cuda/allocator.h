@@ -24,6 +24,8 @@ void stand_before_allocator();
 void snapshot_begins();
 // Limits the memory of the caching allocator to the limit of a device that is in use.
 void limit_reserved(int32_t index);
+// Implements Devices::settle.
+bool settle_frees(int32_t index, bool wait);
 // Returns the caching allocator's unused memory of the calling thread's device to the device.
 void release_cache_of_current_device();
 

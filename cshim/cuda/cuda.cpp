@@ -99,6 +99,8 @@ class CudaDevices final : public Devices {
     at::getHostAllocator(at::kCUDA)->empty_cache();
   }
 
+  bool settle(int32_t index, bool wait) override { return ready() && settle_frees(checked(index), wait); }
+
   // A device that was not used yet is left alone: to set its limit would make a context there.
   void limit_changed(int32_t index) override {
     if (in_use_[checked(index)]) limit_reserved(index);

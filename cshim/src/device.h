@@ -108,6 +108,9 @@ class Devices {
   virtual double memory_fraction() = 0;
   // Returns cached blocks of pinned memory to the system.
   virtual void empty_pinned_cache() = 0;
+  // Has the allocator count the freed blocks of which other streams have ended their use; waits for the device
+  // first if asked, so that these are all. Returns whether there were freed blocks that it had not counted.
+  virtual bool settle(int32_t index, bool wait) = 0;
   // Called when the limit of a device has changed.
   virtual void limit_changed(int32_t index) = 0;
   virtual void synchronize(int32_t index) = 0;

@@ -17,6 +17,7 @@
 #include "cgroup.h"
 #include "device.h"
 #include "memory.h"
+#include "stream.h"
 
 namespace ls {
 
@@ -322,6 +323,13 @@ int64_t admit(int slot, int64_t n, int64_t asked) {
     if (wait_for_round(slot, n, LS_WAIT_TARGET, false, until).result != Waited::kRetry) break;
   }
   if (try_admit_followed(slot, n, sum) || try_admit_without_credit(slot, n, sum)) return sum;
+  // Freed blocks that other streams still use are live until the device's allocator is asked. During a capture it
+  // does not ask, and to wait would end the capture.
+  auto settled = [&](bool wait) {
+    return slot != kCpuSlot && n <= a.limit.load() && captures() == 0 &&
+           devices_at(slot).settle(index_of(slot), wait) && try_admit(slot, n, sum);
+  };
+  if (settled(false)) return sum;
   if (auto *cb = callback.load(std::memory_order_acquire)) {
     for (int i = 0; i < kCallbackCalls && !sweeping; i++) {
       sweeping = true;  // allocations of the callback neither wait nor call it again
@@ -335,7 +343,7 @@ int64_t admit(int slot, int64_t n, int64_t asked) {
     int64_t before = activity(a);
     Wait wait = wait_for_round(slot, n, LS_WAIT_LIMIT, rounds.all >= 2);
     Pressure::get().retries.fetch_add(1, std::memory_order_relaxed);
-    if (try_admit_without_credit(slot, n, sum)) return sum;
+    if (try_admit_without_credit(slot, n, sum) || settled(true)) return sum;
     // Another thread may have been preempted just before a free: give it 5 ms.
     for (int i = 0; i < 5 && wait.result == Waited::kVerdict && activity(a) == before; i++) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -42,6 +42,7 @@ struct FakeDevices : ls::Devices {
   }
   double memory_fraction() override { return 1; }
   void empty_pinned_cache() override {}
+  bool settle(int32_t, bool) override { return false; }
   void limit_changed(int32_t) override {}
   void synchronize(int32_t) override {}
   bool capturing() override { return false; }

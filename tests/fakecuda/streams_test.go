@@ -21,17 +21,18 @@ func init() {
 	for name, f := range map[string]func(*Control) error{
 		"currents": currents, "events": order, "reuse": reuse, "capture": captures, "refusals": refusals,
 		"beside": beside, "shared": shared, "hooked": hooked, "pool": pool, "graphed": graphed, "graphed-modes": graphedModes,
-		"step": wholeStep, "steps": capturedSteps, "streams-lost": streamsLost,
+		"freeing": freeing, "step": wholeStep, "steps": capturedSteps, "streams-lost": streamsLost,
 	} {
 		scenarios[name] = f
 	}
 }
 
-func TestCurrentStreams(t *testing.T) { run(t, "currents", 2, 1<<30) }
-func TestEvents(t *testing.T)         { run(t, "events", 2, 1<<30) }
-func TestReuseOnStreams(t *testing.T) { run(t, "reuse", 1, 1<<30) }
-func TestCapture(t *testing.T)        { run(t, "capture", 1, 1<<30) }
-func TestCaptureRefuses(t *testing.T) { run(t, "refusals", 2, 1<<30) }
+func TestCurrentStreams(t *testing.T)  { run(t, "currents", 2, 1<<30) }
+func TestEvents(t *testing.T)          { run(t, "events", 2, 1<<30) }
+func TestReuseOnStreams(t *testing.T)  { run(t, "reuse", 1, 1<<30) }
+func TestLimitAndStreams(t *testing.T) { run(t, "freeing", 1, 1<<30) }
+func TestCapture(t *testing.T)         { run(t, "capture", 1, 1<<30) }
+func TestCaptureRefuses(t *testing.T)  { run(t, "refusals", 2, 1<<30) }
 func TestCaptureBesideOthers(t *testing.T) {
 	run(t, "beside", 1, 1<<30)
 }
@@ -313,6 +314,48 @@ func reuse(c *Control) error {
 			y.Release()
 			c.SetTimes(0, 0)
 		}
+	}
+	return nil
+}
+
+// freeing: at the limit, memory that another stream has used is free as soon as that stream is done, and an allocation
+// waits for that, as PyTorch's does.
+func freeing(c *Control) error {
+	const n = 60 << 20
+	d := tensor.CUDA(0)
+	side, err := cuda.NewStream(d)
+	if err != nil {
+		return err
+	}
+	if err := vram.SetLimit(d, vram.Bytes(100<<20)); err != nil {
+		return err
+	}
+	c.SetTimes(time.Millisecond, 0)
+	defer c.SetTimes(0, 0)
+	for _, wait := range []bool{true, false} {
+		x := tensor.Zeros([]int{n}, tensor.Uint8, d)
+		err := cuda.WithStream(side, func() error {
+			return tensor.WithScope(func() error { return x.Narrow(0, 0, 1).Add(1).Err() })
+		})
+		if wait {
+			err = errors.Join(err, side.Synchronize())
+		}
+		x.Release()
+		tensor.Flush()
+		before := vram.ReadCounts()
+		y := tensor.Zeros([]int{n}, tensor.Uint8, d)
+		if err := errors.Join(err, y.Err()); err != nil {
+			return fmt.Errorf("the other stream is done: %v: %w", wait, err)
+		}
+		if more := vram.ReadCounts().Since(before); wait && more.Deep != 0 {
+			return fmt.Errorf("%+v sweeps for memory that is free", more)
+		}
+		// A tensor that lives still takes its memory.
+		z := tensor.Zeros([]int{n}, tensor.Uint8, d)
+		if err := expect("beside a tensor that lives", z.Err(), tensor.ErrOutOfMemory); err != nil {
+			return err
+		}
+		y.Release()
 	}
 	return nil
 }
