@@ -74,7 +74,7 @@ func TestRefusals(t *testing.T) {
 			{"aten::gcd", []any{least, ints(2)}, "the least integer"},
 			{"aten::lcm", []any{ints(2), least}, "the least integer"},
 			{"aten::div.Tensor_mode", []any{least, ints(-1), "trunc"}, "the least integer"},
-			{"aten::div.Scalar_mode", []any{least, -1, "floor"}, "the least integer"},
+			{"aten::div.Scalar_mode", []any{least, -1, "trunc"}, "the least integer"},
 			// The other operand narrows these to int32.
 			{"aten::div.Tensor_mode", []any{FromScalar(math.MinInt32), ints(-1).To(Int32), "trunc"}, "the least integer"},
 			{"aten::div.Tensor_mode", []any{FromScalar(1 << 31), ints(-1).To(Int32), "trunc"}, "the least integer"},
@@ -127,6 +127,7 @@ func TestRefusals(t *testing.T) {
 			{"aten::linalg_matmul.out", []any{csr, ones(1), ones(2)}, "have no product"},
 			{"aten::grid_sampler", []any{ones(1, 4, 3, 3).To(Float64), ones(1, 4, 4, 2).To(Float64).Mul(math.NaN()), 0, 1, true}, "not numbers"},
 			{"aten::grid_sampler", []any{grad(1, 4, 3, 3), ones(1, 4, 4, 2).Mul(math.Inf(1)), 0, 2, true}, "infinite"},
+			{"aten::grid_sampler", []any{grad(1, 1, 8, 8), ones(1, 2, 2, 2).Mul(1e38), 0, 2, false}, "infinite"},
 			{"aten::grid_sampler", []any{ones(1, 4, 3, 3), ones(1, 4, 4, 2), 3, 0, true}, "interpolation mode 3"},
 			{"aten::grid_sampler_2d", []any{ones(1, 4, 3, 3), ones(1, 4, 4, 2), 0, -1, true}, "padding mode -1"},
 			{"aten::grid_sampler_3d", []any{ones(1, 4, 3, 3, 3), ones(1, 4, 4, 4, 3), 0, 3, true}, "padding mode 3"},
@@ -158,6 +159,8 @@ func TestRefusals(t *testing.T) {
 			{"aten::abs.out", []any{quantized, ones(2)}, "'out' must be quantized"},
 			{"aten::abs.out", []any{ones(2), quantized}, "'out' must not be quantized"},
 			{"aten::range.out", []any{0, 3, 0.5, ints(0)}, "a fraction of 1"},
+			{"aten::range.out", []any{0, math.MinInt64, -1, ints(0)}, "the number of elements does not fit"},
+			{"aten::range.step", []any{0, math.MinInt64, -1.5, int(Int64)}, "the number of elements does not fit"},
 			{"aten::range.out", []any{0, 3, complex(0.5, 0), ints(0)}, "a fraction of 1"},
 			{"aten::slow_conv3d", []any{ones(1, 1, 2, 2, 2), ones(1, 1, 1, 1, 1), []int{1}, nil, []int{1, 1, 1}, []int{0, 0, 0}}, "3 numbers each"},
 			{"aten::reflection_pad1d.out", []any{quantized.View(1, 2), []int{}, quantized}, "padding must have 2"},
@@ -198,7 +201,7 @@ func TestRefusals(t *testing.T) {
 			{"aten::native_channel_shuffle", []any{ones(1, 2, 2, 2), 0}, "at least 1"},
 			{"aten::gcd_", []any{least, ints(2)}, "the least integer"},
 			{"aten::gcd.out", []any{least, ints(2), ints(0)}, "the least integer"},
-			{"aten::div_.Scalar_mode", []any{ints(math.MinInt64), -1, "floor"}, "the least integer"},
+			{"aten::div_.Scalar_mode", []any{ints(math.MinInt64), -1, "trunc"}, "the least integer"},
 			{"aten::div.out_mode", []any{least, ints(-1), "trunc", ints(0)}, "the least integer"},
 			{"aten::matrix_power.out", []any{ones(2, 2), math.MinInt64, ones(2, 2)}, "exponent"},
 			{"aten::reflection_pad3d.out", []any{ones(1, 2, 2, 2), []int{}, ones(1)}, "padding must have 6"},
@@ -420,6 +423,27 @@ func TestAbsentDevices(t *testing.T) {
 				if !errors.Is(err, ErrArgument) || !strings.Contains(err.Error(), says) {
 					t.Errorf("%s, %v: got %v", what, d, err)
 				}
+			}
+		}
+	})
+}
+
+// TestGuardsLetThrough tests calls beside those that the guards refuse.
+func TestGuardsLetThrough(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		least := FromSlice([]int64{math.MinInt64, 7}, []int{2})
+		for name, c := range map[string]struct {
+			got  *Tensor
+			want []float64
+		}{
+			"floor":        {least.DivMode(-1, RoundingMode("floor")), []float64{math.MinInt64, -7}},
+			"without mode": {least.DivMode(-1), []float64{-math.MinInt64, -7}},
+			"sparse Copy_": {Zeros([]int{2}).ToSparse().Copy_(FromSlice([]float32{0, 3}, []int{2}).ToSparse()).ToDense(), []float64{0, 3}},
+		} {
+			got, err := Data[float64](c.got.To(Float64))
+			if err != nil || !slices.Equal(got, c.want) {
+				t.Errorf("%s: %v, %v; want %v", name, got, err, c.want)
 			}
 		}
 	})

@@ -79,6 +79,7 @@ void gcd(Args a) {
   if (has_least(x.to(common)) || has_least(y.to(common))) refuse("the least integer has no absolute value");
 }
 void div_trunc(Args a) {
+  if (!a[2].isString() || a[2].toStringRef() != "trunc") return;
   const auto &x = a[0].toTensor();
   if (!c10::isIntegralType(x.scalar_type(), false) || !readable(x)) return;
   const auto y = a[1].isTensor() ? a[1].toTensor() : wrapped_number(a[1].toScalar());
@@ -89,25 +90,28 @@ void div_trunc(Args a) {
 
 // The number of int64 elements is a division by the step as an integer, which is 0 for a fraction, or -1 with the
 // least integer as dividend. SIGFPE.
+__int128 whole(const c10::IValue &v) {
+  if (v.isInt()) return v.toInt();
+  if (v.isDouble() && std::abs(v.toDouble()) < 9.3e18) return static_cast<__int128>(v.toDouble());
+  return 0;
+}
+void check_count(Args a) {
+  if (whole(a[2]) == -1 && whole(a[0]) - whole(a[1]) > std::numeric_limits<int64_t>::max())
+    refuse("the number of elements does not fit 64 bits");
+}
 void arange(Args a) {
-  auto whole = [](const c10::IValue &v) -> __int128 {
-    if (v.isInt()) return v.toInt();
-    if (v.isDouble() && std::abs(v.toDouble()) < 9.3e18) return static_cast<__int128>(v.toDouble());
-    return 0;
-  };
   bool long_out = (a[3].isInt() && a[3].toInt() == static_cast<int64_t>(c10::kLong)) ||
                   (a[3].isTensor() && a[3].toTensor().defined() && a[3].toTensor().scalar_type() == c10::kLong);
   if (long_out && !a[2].isInt() && !a[2].isBool() && whole(a[2]) == 0)
     refuse("a step of int64 must not be a fraction of 1");
-  if (whole(a[2]) == -1 && whole(a[0]) - whole(a[1]) > std::numeric_limits<int64_t>::max())
-    refuse("the number of elements does not fit 64 bits");
+  check_count(a);
 }
 
-// The number of elements of an integer result is a division by the step as an integer, which is 0 for a fraction.
-// SIGFPE.
-void whole_range(Args a, bool whole) {
+// The same for each integer result.
+void whole_range(Args a, bool integers) {
+  if (integers) check_count(a);
   double step = a[2].isComplexDouble() ? a[2].toComplexDouble().real() : a[2].toScalar().toDouble();
-  if (whole && step != 0 && std::abs(step) < 1) refuse("a step of integers must not be a fraction of 1");
+  if (integers && step != 0 && std::abs(step) < 1) refuse("a step of integers must not be a fraction of 1");
 }
 void range_step(Args a) {
   whole_range(a, a[3].isInt() && c10::isIntegralType(static_cast<c10::ScalarType>(a[3].toInt()), true));
@@ -331,7 +335,12 @@ void grid_sampler(Args a) {
   const auto &input = a[0].toTensor(), &grid = a[1].toTensor();
   if (a[3].toInt() == 0 || !readable(grid)) return;
   if (grid.scalar_type() != c10::kDouble && !recording(input) && !recording(grid)) return;
-  if (!grid.detach().isfinite().all().item<bool>()) refuse("grid has elements that are infinite or not numbers");
+  // A reflected position must be finite in pixels, too.
+  auto sizes = input.sizes();
+  int64_t most = a[3].toInt() == 2 && input.dim() > 2 ? *std::max_element(sizes.begin() + 2, sizes.end()) : 0;
+  if (!grid.detach().mul(static_cast<double>(most) + 1).isfinite().all().item<bool>())
+    refuse("grid has elements that are infinite or not numbers" +
+           std::string(most > 0 ? ", or are so in pixels" : ""));
 }
 
 // The bytes of so many elements overflow: SIGSEGV.
@@ -808,7 +817,7 @@ Guard guard_of(const c10::OperatorName &op) {
     return polynomial;
   if (op.name.rfind("aten::upsample_", 0) == 0) return upsample;
   Guard guard = find(op.name, op.overload_name);
-  if (guard == nullptr && op.name.back() == '_')
+  if (guard == nullptr && op.name.back() == '_' && op.name != "aten::copy_")
     guard = find(op.name.substr(0, op.name.size() - 1), op.overload_name);
   if (guard == nullptr && (op.overload_name == "out" || op.overload_name == "output")) guard = find(op.name, "");
   if (guard == nullptr && op.overload_name == "out_mode") guard = find(op.name, "Tensor_mode");
