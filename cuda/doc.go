@@ -72,11 +72,13 @@
 //     be captured nor become part of a capture. Do not capture a stream on which another goroutine has computed what it
 //     then differentiates outside of WithStream: that backward pass, on a thread of autograd, is not refused.
 //     Hooks and Functions that a captured backward pass calls belong to the capture.
-//  9. Calls that wait for the device cannot be captured: Item, Data, printing, Synchronize, copies to pageable memory;
-//     neither can collectives of NCCL. Such a call returns tensor.ErrCapture, and so does Capture. Go code runs once,
-//     during the capture: branches on values and numbers such as a learning rate are fixed. So are the number of an
-//     optimizer's step and the values with which its state begins: Optimizer.Step is tensor.ErrCapture if the algorithm
-//     computes with a number that it counts in Go, and at the first step of a parameter that has state.
+//  9. Calls that wait for the device cannot be captured: Item, Data, printing, Synchronize, Query, operators whose result
+//     has a shape that depends on values (Nonzero, MaskedSelect), copies between the device and pageable memory, and those
+//     of pinned memory without NonBlocking; neither can collectives of NCCL. Such a call returns tensor.ErrCapture, and
+//     so does Capture. Go code runs once, during the capture: branches on values and numbers such as a learning rate are
+//     fixed. So are the number of an optimizer's step and the values with which its state begins: Optimizer.Step is
+//     tensor.ErrCapture if the algorithm computes with a number that it counts in Go, and at the first step of a
+//     parameter that has state.
 //  10. The memory that a captured function allocates comes from a pool of the graph. Tensors that are freed during the
 //     capture, by Release or at the end of its scope, make room for later ones of the same capture. No other tensor gets
 //     that memory until the graph is closed and the tensors in it are freed, so a replay never writes to memory that
@@ -86,8 +88,11 @@
 //     from ending with their scope: keep them (Keep), and release them after Close.
 //  12. During a capture the capturing goroutine does not sweep. Pinned memory that any goroutine frees meanwhile is freed
 //     when the capture ends, because libtorch would record events on the captured stream; vram.EmptyCache of the device
-//     takes effect then, too, and that of the CPU does not free pinned memory. Other frees take effect at once:
-//     libtorch's allocator calls no CUDA function for them while a graph is captured.
+//     takes effect then, too, and that of the CPU does not free pinned memory. Other frees take effect at once.
+//     While a graph is captured, another goroutine must not free a tensor that the captured stream has used but that was
+//     made on another stream, such as an operand of the warm-up: libtorch 2.15 records an event on the captured stream,
+//     and the capture and allocations of other goroutines fail. libtorch 2.11 and 2.12 forget the streams that operators
+//     of other goroutines record meanwhile (4): free what they use after those streams are done.
 //
 // # Errors
 //

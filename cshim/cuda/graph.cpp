@@ -67,8 +67,15 @@ class CudaGraph final : public Graph {
                 "a graph needs the caching allocator, which PYTORCH_NO_CUDA_MEMORY_CACHING turns off");
     device_ = c10::cuda::current_device();
     expandable_ = c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments();
+    stream_ = c10::cuda::getCurrentCUDAStream(device_);
     // Calls of other threads, such as those of a sweep, do not end a capture in this mode.
     graph_.capture_begin({pool.first, pool.second}, cudaStreamCaptureModeThreadLocal);
+  }
+
+  bool valid() override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    C10_CUDA_CHECK(cudaStreamIsCapturing(stream_, &status));
+    return status != cudaStreamCaptureStatusInvalidated;
   }
 
   PoolId end() override {
@@ -88,6 +95,7 @@ class CudaGraph final : public Graph {
   // captured the graph, and others replay it. Other segments are freed by cudaFree, which waits for all streams.
   bool expandable_ = false;
   c10::DeviceIndex device_ = 0;
+  cudaStream_t stream_ = nullptr;  // that is captured
   c10::Event last_replay_{c10::kCUDA};
 };
 

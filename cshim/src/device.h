@@ -88,6 +88,8 @@ class Graph {
   virtual ~Graph() = default;
   // Begins to capture the calling thread's current stream of the current device.
   virtual void begin(PoolId pool) = 0;
+  // Reports whether the capture that has begun can still become a graph.
+  virtual bool valid() = 0;
   // Ends the capture, also if it throws.
   virtual PoolId end() = 0;
   virtual void replay() = 0;
@@ -156,7 +158,8 @@ __attribute__((visibility("default"))) bool any_device_lost() noexcept;
 // Throws DeviceLost if this one was.
 __attribute__((visibility("default"))) void refuse_lost_device(int slot);
 
-// Throws CaptureError, with what cannot be captured, if the calling thread's current stream is being captured.
+// Throws CaptureError, with what cannot be captured, if the calling thread's current stream is being captured. The
+// capture goes on, and its end throws, too.
 __attribute__((visibility("default"))) void refuse_in_capture(const char *what);
 
 // Adds bytes to the device's account before its allocator is asked for them. Waits for memory, without a lock, if

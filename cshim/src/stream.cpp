@@ -32,6 +32,7 @@ struct OwnedGraph {
   std::thread::id thread;  // that captures it
   int64_t stream;          // that is captured
   std::unique_ptr<Graph> graph;
+  std::atomic<bool> refused{false};     // a call that cannot be captured, by refuse_in_capture
   std::optional<CastCachePause> casts;  // while it is captured, on the thread that captures
 };
 std::atomic<uint64_t> graphs{0};
@@ -52,10 +53,10 @@ struct Current {
 // The captures, what they exclude, and what waits for their end.
 struct Waiting {
   std::mutex mutex;
-  OwnedGraph *on[kMaxSlots] = {};         // the capture on each device
-  std::vector<Current> current;           // streams but the default ones, once for each mode
-  bool empty[kMaxSlots] = {};             // whether its cache is to be emptied
-  std::vector<c10::TensorImpl *> pinned;  // references
+  OwnedGraph *on[kMaxSlots] = {};       // the capture on each device
+  std::vector<Current> current;         // streams but the default ones, once for each mode
+  bool empty[kMaxSlots] = {};           // whether its cache is to be emptied
+  std::vector<c10::TensorImpl *> kept;  // references, by keep_until_captured
 };
 Waiting &waiting() {
   static auto *w = new Waiting;
@@ -182,15 +183,15 @@ void end_capture(OwnedGraph &g) noexcept {
   g.casts.reset();
   auto &w = waiting();
   bool empty;
-  std::vector<c10::TensorImpl *> pinned;
+  std::vector<c10::TensorImpl *> kept;
   {
     std::lock_guard<std::mutex> lock(w.mutex);
     capturing = nullptr;
     w.on[g.slot] = nullptr;
     empty = std::exchange(w.empty[g.slot], false);
-    if (captures_underway.fetch_sub(1) == 1) pinned.swap(w.pinned);
+    if (captures_underway.fetch_sub(1) == 1) kept.swap(w.kept);
   }
-  for (auto *impl : pinned) {
+  for (auto *impl : kept) {
     if (any_lost() && must_leak(impl)) continue;
     run_quiet([&] { c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(impl).reset(); });
   }
@@ -225,6 +226,20 @@ OwnedGraph &graph_of(ls_graph g) {
   auto *owned = reinterpret_cast<OwnedGraph *>(g);
   if (owned == nullptr || owned->graph == nullptr) throw ArgumentError("graph: a graph is needed, got none");
   return *owned;
+}
+
+// Notes that the capture in which the calling thread takes part lacks a call.
+void note_refusal() {
+  auto &w = waiting();
+  for (int slot = kCpuSlot + 1; slot < kMaxSlots; slot++) {
+    {
+      std::lock_guard<std::mutex> lock(w.mutex);
+      if (w.on[slot] == nullptr) continue;
+    }
+    uint64_t number = own_capture(device_at(slot));
+    std::lock_guard<std::mutex> lock(w.mutex);
+    if (auto *g = w.on[slot]; g != nullptr && g->number == number) g->refused = true;
+  }
 }
 
 // Frees libtorch's graph, but not that of a lost device, which would call CUDA.
@@ -274,8 +289,9 @@ void StreamMode::undo() const {
 }
 
 void refuse_in_capture(const char *what) {
-  if (captures() != 0 && ls_cuda_capturing() != 0)
-    throw CaptureError(std::string("a graph is being captured: ") + what + " cannot be captured");
+  if (captures() == 0 || ls_cuda_capturing() == 0) return;
+  note_refusal();
+  throw CaptureError(std::string("a graph is being captured: ") + what + " cannot be captured");
 }
 
 uint64_t capture_on(c10::Device d) {
@@ -294,12 +310,14 @@ void refuse_while_captured(c10::Device d) {
 
 bool keep_until_captured(c10::TensorImpl *impl) noexcept {
   return run_quiet([&] {
-    if (!impl->device().is_cpu() || !impl->has_storage()) return false;
-    if (impl->storage().data_ptr().get_deleter() != pinned_deleter.load()) return false;
+    if (!impl->has_storage()) return false;
+    bool keep = impl->device().is_cpu() ? impl->storage().data_ptr().get_deleter() == pinned_deleter.load()
+                                        : capturing != nullptr && !capturing->graph->valid();
+    if (!keep) return false;
     auto &w = waiting();
     std::lock_guard<std::mutex> lock(w.mutex);
     if (captures() == 0) return false;
-    w.pinned.push_back(impl);
+    w.kept.push_back(impl);
     return true;
   });
 }
@@ -330,11 +348,17 @@ ls_error *ls_stream_current(int32_t device, int64_t *stream) noexcept {
 }
 
 ls_error *ls_stream_query(int32_t device, int64_t stream, int32_t *done) noexcept {
-  return ls::run_void([&] { *done = ls::usable(device, stream).query(); });
+  return ls::run_void([&] {
+    ls::refuse_in_capture("a question to a stream");
+    *done = ls::usable(device, stream).query();
+  });
 }
 
 ls_error *ls_stream_synchronize(int32_t device, int64_t stream) noexcept {
-  return ls::run_void([&] { ls::usable(device, stream).synchronize(); });
+  return ls::run_void([&] {
+    ls::refuse_in_capture("a wait for a stream");
+    ls::usable(device, stream).synchronize();
+  });
 }
 
 ls_error *ls_stream_record(ls_tensor t, int32_t device, int64_t stream) noexcept {
@@ -402,11 +426,17 @@ ls_error *ls_event_wait(ls_stream_event event, int32_t device, int64_t stream) n
 }
 
 ls_error *ls_event_query(ls_stream_event event, int32_t *done) noexcept {
-  return ls::run_void([&] { *done = ls::answering(event).query(); });
+  return ls::run_void([&] {
+    ls::refuse_in_capture("a question to an event");
+    *done = ls::answering(event).query();
+  });
 }
 
 ls_error *ls_event_synchronize(ls_stream_event event) noexcept {
-  return ls::run_void([&] { ls::answering(event).synchronize(); });
+  return ls::run_void([&] {
+    ls::refuse_in_capture("a wait for an event");
+    ls::answering(event).synchronize();
+  });
 }
 
 ls_error *ls_event_elapsed(ls_stream_event from, ls_stream_event to, double *milliseconds) noexcept {
@@ -450,6 +480,7 @@ ls_error *ls_graph_end(ls_graph graph, ls_pool *pool) noexcept {
     if (&g != ls::capturing) throw ls::CaptureError("this goroutine is not capturing the graph");
     ls::Ending ending{&g};
     auto p = g.graph->end();
+    if (g.refused) throw ls::CaptureError("a call in the capture was refused");
     ending.complete = true;
     *pool = {p.first, p.second};
   });

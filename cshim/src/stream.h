@@ -28,8 +28,9 @@ uint64_t capture_on(c10::Device d);
 
 // Throws CaptureError while a graph is captured on the device: to wait for the device would end the capture.
 void refuse_while_captured(c10::Device d);
-// Takes over the reference to a tensor in pinned memory until no graph is captured. libtorch records an event on
-// each stream that used such memory; recorded on a stream that captures, the event never completes.
+// Takes over the reference to a tensor until no graph is captured, if it is in pinned memory: libtorch records an
+// event on each stream that used such memory; recorded on a stream that captures, the event never completes. Also
+// if the calling thread's capture has become invalid: to free what several streams used would end the process.
 bool keep_until_captured(c10::TensorImpl *impl) noexcept;
 // Notes that a device's cache is to be emptied when its capture has ended. Returns false if there is no capture.
 bool empty_cache_after_capture(int slot) noexcept;

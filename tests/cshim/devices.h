@@ -54,6 +54,7 @@ struct FakeDevices : ls::Devices {
     void begin(ls::PoolId) override {
       if (of.begin_fails) throw std::runtime_error("no begin");
     }
+    bool valid() override { return true; }
     ls::PoolId end() override {
       if (of.end_fails) throw std::runtime_error("no end");
       return {7, 8};

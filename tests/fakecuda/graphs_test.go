@@ -17,6 +17,7 @@ import (
 func init() {
 	for name, f := range map[string]func(*Control) error{
 		"dropped": dropped, "casts": casts, "stale": stale, "drawn": drawn, "unmapped": unmapped,
+		"waits": waits, "broken": broken,
 	} {
 		scenarios[name] = f
 	}
@@ -26,6 +27,8 @@ func TestDroppedGraph(t *testing.T)             { run(t, "dropped", 1, 1<<30) }
 func TestGraphCastsByItself(t *testing.T)       { run(t, "casts", 1, 1<<30) }
 func TestCaptureAfterEagerStep(t *testing.T)    { run(t, "stale", 1, 1<<30) }
 func TestRandomNumbersOfTwoGraphs(t *testing.T) { run(t, "drawn", 1, 1<<30) }
+func TestCaptureRefusesWaits(t *testing.T)      { run(t, "waits", 1, 1<<30) }
+func TestFreesInBrokenCapture(t *testing.T)     { run(t, "broken", 1, 1<<30) }
 func TestCloseWaitsForReplays(t *testing.T) {
 	run(t, "unmapped", 1, 1<<30, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
 }
@@ -288,4 +291,119 @@ func unmapped(c *Control) error {
 	}
 	other, err := cuda.Capture(d, func() error { return errors.Join(x.Mul(2).Err(), g.Close(), x.Add(2).Err()) })
 	return errors.Join(err, other.Replay(), other.Close())
+}
+
+// waits: a call that would wait for the device is an error. Frees after it are safe, and the next capture works.
+func waits(*Control) error {
+	d := tensor.CUDA(0)
+	side, err := cuda.NewStream(d)
+	if err != nil {
+		return err
+	}
+	x := tensor.Ones([]int{4}, d)
+	defer x.Release()
+	other := tensor.Ones([]int{4}, d)
+	defer other.Release()
+	mask := x.Gt(0)
+	defer mask.Release()
+	host := tensor.Ones([]int{4})
+	defer host.Release()
+	locked, err := tensor.Call("aten::pin_memory", host)
+	if err != nil {
+		return err
+	}
+	page := locked[0].(*tensor.Tensor)
+	defer page.Release()
+	call := func(op string, args ...any) func() error {
+		return func() error { return second(tensor.Call(op, args...)) }
+	}
+	event := cuda.NewEvent()
+	defer event.Close()
+	if err := event.Record(side); err != nil {
+		return err
+	}
+	for name, f := range map[string]func() error{
+		"Item":                          func() error { return second(x.Sum().Item()) },
+		"Data":                          func() error { return second(tensor.Data[float32](x)) },
+		"is_nonzero":                    func() error { return second(tensor.Call("aten::is_nonzero", x.Sum())) },
+		"equal":                         call("aten::equal", x, other),
+		"nonzero":                       call("aten::nonzero", x),
+		"nonzero.out":                   call("aten::nonzero.out", x, tensor.Empty([]int{0}, tensor.Int64, d).Keep()),
+		"masked_select":                 call("aten::masked_select", x, mask),
+		"an index of booleans":          func() error { return x.Index(mask).Err() },
+		"To the CPU":                    func() error { return x.To(tensor.CPU).Err() },
+		"a copy to pageable memory":     func() error { return host.Copy_(x).Err() },
+		"a copy from pageable memory":   func() error { return x.Copy_(host).Err() },
+		"a copy to pinned memory":       func() error { return page.Copy_(x).Err() },
+		"a copy from pinned memory":     func() error { return x.Copy_(page).Err() },
+		"Synchronize of a stream":       side.Synchronize,
+		"Query of a stream":             func() error { return second(side.Query()) },
+		"Synchronize of an older event": event.Synchronize,
+		"Query of an older event":       func() error { return second(event.Query()) },
+	} {
+		_, err := cuda.Capture(d, func() error {
+			// Freed at the end of the scope, after the call.
+			if err := cuda.RecordStream(x.Add(1), side); err != nil {
+				return err
+			}
+			return f()
+		})
+		if err := expect("the capture with "+name, err, tensor.ErrCapture); err != nil {
+			return err
+		}
+		// The next one works.
+		g, err := cuda.Capture(d, func() error {
+			return errors.Join(x.Copy_(page, tensor.NonBlocking(true)).Err(), page.Copy_(x, tensor.NonBlocking(true)).Err())
+		})
+		if err := errors.Join(err, g.Replay(), g.Close(), second(x.Sum().Item()), f()); err != nil {
+			return fmt.Errorf("after %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// broken: tensors that two streams used can be freed in a capture that CUDA has made invalid. They are freed when it has
+// ended.
+func broken(c *Control) error {
+	d := tensor.CUDA(0)
+	side, err := cuda.NewStream(d)
+	if err != nil {
+		return err
+	}
+	x := tensor.Ones([]int{4}, d)
+	defer x.Release()
+	eager := cuda.NewEvent()
+	defer eager.Close()
+	if err := eager.Record(side); err != nil {
+		return err
+	}
+	before, err := vram.Stats(d)
+	if err != nil {
+		return err
+	}
+	_, err = cuda.Capture(d, func() error {
+		y := x.Add(1)
+		if err := cuda.RecordStream(y, side); err != nil {
+			return err
+		}
+		s, err := cuda.CurrentStream(d)
+		if err != nil {
+			return err
+		}
+		// Work outside of the capture, which a graph cannot wait for.
+		err = s.WaitEvent(eager)
+		y.Release()
+		return err
+	})
+	if err := expect("WaitEvent of an event from outside", err, tensor.ErrCapture); err != nil {
+		return err
+	}
+	if n := c.Invalidated(); n != 1 {
+		return fmt.Errorf("%d captures made invalid, want 1", n)
+	}
+	if after, err := vram.Stats(d); err != nil || after.Allocated != before.Allocated {
+		return fmt.Errorf("%d bytes live after the capture, %d before; %w", after.Allocated, before.Allocated, err)
+	}
+	g, err := cuda.Capture(d, func() error { return x.Add(1).Err() })
+	return errors.Join(err, g.Replay(), g.Close(), second(x.Sum().Item()))
 }
