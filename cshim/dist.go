@@ -266,7 +266,8 @@ type ReducerOptions struct {
 // Reducer is an ls_reducer; 0 is none.
 type Reducer uintptr
 
-// Reducer makes a reducer. sparse has 1 for each parameter whose gradient is sparse, and names has a line for each parameter.
+// Reducer makes a reducer. sparse has 1 for each parameter whose gradient is sparse, and names has a line for each
+// parameter.
 func (g Group) Reducer(parameters []Handle, sparse []uint8, names string, o ReducerOptions) (Reducer, error) {
 	reading()
 	text := C.CString(names)

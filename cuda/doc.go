@@ -32,12 +32,12 @@
 // same stream may reuse the memory at once, because it runs after all earlier work of that stream. Work of another stream
 // may still be reading. So:
 //
-//  4. An operator that runs on another stream than the one its operand was made on records that stream for the operand,
-//     as Tensor.record_stream does. When the tensor is freed, by Release, at the end of its scope or by a sweep, its
-//     memory is reused only after the work that each recorded stream has at that time is done. Until then it counts as
-//     allocated; at a hard limit an allocation waits for the device before it fails. Recording starts with
-//     the first WithStream of a stream other than a default one; programs with default streams alone do not pay for
-//     it. In PyTorch, programs call record_stream themselves.
+//  4. An operator that runs on another stream than the one its operand was made on records that stream for the
+//     operand, as Tensor.record_stream does. When the tensor is freed, by Release, at the end of its scope or by a
+//     sweep, its memory is reused only after the work that each recorded stream has at that time is done. Until then
+//     it counts as allocated; at a hard limit an allocation waits for the device before it fails, unless a graph is
+//     captured there. Recording starts with the first WithStream of a stream other than a default one; programs with
+//     default streams alone do not pay for it. In PyTorch, programs call record_stream themselves.
 //  5. Only operators record streams. If memory is used in another way, such as by a kernel of the program's own or as
 //     part of a sparse tensor, call [RecordStream].
 //  6. Reads and writes are not ordered automatically, as in PyTorch: before a stream reads what another one writes, it
@@ -72,13 +72,13 @@
 //     be captured nor become part of a capture. Do not capture a stream on which another goroutine has computed what it
 //     then differentiates outside of WithStream: that backward pass, on a thread of autograd, is not refused.
 //     Hooks and Functions that a captured backward pass calls belong to the capture.
-//  9. Calls that wait for the device cannot be captured: Item, Data, printing, Synchronize, Query, operators whose result
-//     has a shape that depends on values (Nonzero, MaskedSelect), copies between the device and pageable memory, and those
-//     of pinned memory without NonBlocking; neither can collectives of NCCL. Such a call returns tensor.ErrCapture, and
-//     so does Capture. Go code runs once, during the capture: branches on values and numbers such as a learning rate are
-//     fixed. So are the number of an optimizer's step and the values with which its state begins: Optimizer.Step is
-//     tensor.ErrCapture if the algorithm computes with a number that it counts in Go, and at the first step of a
-//     parameter that has state.
+//  9. Calls that wait for the device cannot be captured: Item, Data, printing, Synchronize, Query, operators whose
+//     result has a shape that depends on values (Nonzero, MaskedSelect), copies between the device and pageable
+//     memory, and those of pinned memory without NonBlocking; neither can collectives of NCCL. Such a call returns
+//     tensor.ErrCapture, and so does Capture. Go code runs once, during the capture: branches on values and numbers
+//     such as a learning rate are fixed. So are the number of an optimizer's step and the values with which its state
+//     begins: Optimizer.Step is tensor.ErrCapture if the algorithm computes with a number that it counts in Go, and
+//     at the first step of a parameter that has state.
 //  10. The memory that a captured function allocates comes from a pool of the graph. Tensors that are freed during the
 //     capture, by Release or at the end of its scope, make room for later ones of the same capture. No other tensor gets
 //     that memory until the graph is closed and the tensors in it are freed, so a replay never writes to memory that
@@ -86,12 +86,13 @@
 //  11. Tensors that a graph reads must live as long as the graph, and until its last replay is done. The Graph keeps the
 //     captured function, and so the tensors that it refers to, from being collected, but not from being released or
 //     from ending with their scope: keep them (Keep), and release them after Close.
-//  12. During a capture the capturing goroutine does not sweep. Pinned memory that any goroutine frees meanwhile is freed
-//     when the capture ends, because libtorch would record events on the captured stream; vram.EmptyCache of the device
-//     takes effect then, too, and that of the CPU does not free pinned memory. Other frees take effect at once.
-//     While a graph is captured, another goroutine must not free a tensor that the captured stream has used but that was
-//     made on another stream, such as an operand of the warm-up: libtorch 2.15 records an event on the captured stream,
-//     and the capture and allocations of other goroutines fail. libtorch 2.11 and 2.12 forget the streams that operators
+//  12. During a capture the capturing goroutine does not sweep. Pinned memory that any goroutine frees meanwhile is
+//     freed when the capture ends, because libtorch would record events on the captured stream; vram.EmptyCache of
+//     the device takes effect then, too, and that of the CPU does not free pinned memory. Other frees take effect at
+//     once, but for those of the capturing goroutine after a call has made the capture invalid. While a graph is
+//     captured, another goroutine must not free a tensor that the captured stream has used but that was made on
+//     another stream, such as an operand of the warm-up: libtorch 2.15 records an event on the captured stream, and
+//     the capture and allocations of other goroutines fail. libtorch 2.11 and 2.12 forget the streams that operators
 //     of other goroutines record meanwhile (4): free what they use after those streams are done.
 //
 // # Errors

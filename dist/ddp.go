@@ -50,7 +50,8 @@ type DDP struct {
 	native cshim.Reducer
 
 	noSync        bool
-	buffersToSync bool // before the next forward pass
+	sparse        string // a parameter with a sparse gradient, for errors
+	buffersToSync bool   // before the next forward pass
 	join          *joining
 	passes        atomic.Int64                  // that average gradients
 	pass          atomic.Pointer[flight.Record] // of the backward pass that averages gradients
@@ -144,12 +145,12 @@ func PowerSGD(s PowerSGDState) DDPOption {
 	}
 }
 
-// NewDDP prepares a model, the same on all ranks, for training by all ranks of g, and copies the parameters and buffers of
-// rank 0 to the others. All ranks must call it. Parameters that do not require gradients are only copied. Parameters must be
-// dense tensors on a device that the group has a backend for, not divided by Shard or among g's ranks, with the same
-// strides on all ranks, and must not be replaced afterwards. Buffers may be, in the same way on all ranks. The gradient
-// of an nn.Embedding or nn.EmbeddingBag with SparseGrad is averaged as a sparse tensor, which gloo can, and neither NCCL nor
-// PowerSGD.
+// NewDDP prepares a model, the same on all ranks, for training by all ranks of g, and copies the parameters and
+// buffers of rank 0 to the others. All ranks must call it. Parameters that do not require gradients are only copied.
+// Parameters must be dense tensors on a device that the group has a backend for, not divided by Shard or among g's
+// ranks, with the same strides on all ranks, and must not be replaced afterwards. Buffers may be, in the same way on
+// all ranks. The gradient of an nn.Embedding or nn.EmbeddingBag with SparseGrad is averaged as a sparse tensor; each
+// pass must use the module, and NCCL, PowerSGD and Join do not support it.
 // PyTorch: torch.nn.parallel.DistributedDataParallel.
 func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, error) {
 	const op = "NewDDP"
@@ -197,12 +198,12 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 		}
 		if p.Tensor.RequiresGrad() {
 			var flag uint8
-			if slices.Contains(sparse, p.Tensor) {
+			if slices.Contains(sparse, p.Name) {
 				if o.Compression == cshim.CompressPowerSGD {
 					return nil, refuse.Error(op, tensor.ErrArgument, "the gradient of %s is sparse, and PowerSGD sends dense ones: "+
 						"make its Embedding or EmbeddingBag without SparseGrad", p.Name)
 				}
-				flag = 1
+				flag, d.sparse = 1, p.Name
 			}
 			trained, names, flags = append(trained, p.Tensor), append(names, p.Name), append(flags, flag)
 		}
@@ -239,21 +240,21 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 	return d, nil
 }
 
-// sparseGrads returns the parameters of model whose gradients are sparse.
-func sparseGrads(model any) (all []*tensor.Tensor) {
+// sparseGrads returns the names of the parameters of model whose gradients are sparse.
+func sparseGrads(model any) (names []string) {
 	for _, m := range nn.NamedModules(model) {
-		switch m := m.Module.(type) {
+		switch l := m.Module.(type) {
 		case *nn.Embedding:
-			if m.Sparse {
-				all = append(all, m.Weight)
+			if l.Sparse {
+				names = append(names, strings.TrimPrefix(m.Name+".weight", "."))
 			}
 		case *nn.EmbeddingBag:
-			if m.Sparse {
-				all = append(all, m.Weight)
+			if l.Sparse {
+				names = append(names, strings.TrimPrefix(m.Name+".weight", "."))
 			}
 		}
 	}
-	return all
+	return names
 }
 
 // Close ends the averaging of gradients; the model remains usable. Close of the group does the same. A second Close does

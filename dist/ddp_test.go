@@ -581,9 +581,10 @@ func TestDDPOfSparseGradients(t *testing.T) {
 		Words *nn.Embedding
 		Bag   *nn.EmbeddingBag
 		Head  *nn.Linear
+		Dense *nn.Embedding
 	}
 	build := func(opts ...nn.Option) *model {
-		m := &model{nn.NewEmbedding(6, 3, opts...), nn.NewEmbeddingBag(6, 3, opts...), nn.NewLinear(3, 2)}
+		m := &model{nn.NewEmbedding(6, 3, opts...), nn.NewEmbeddingBag(6, 3, opts...), nn.NewLinear(3, 2), nn.NewEmbedding(6, 3)}
 		_ = autograd.NoGrad(func() error {
 			for i, p := range nn.Parameters(m) {
 				p.Copy_(wave(p.Shape(), i))
@@ -608,7 +609,8 @@ func TestDDPOfSparseGradients(t *testing.T) {
 					r := int64(g.Rank() + shift)
 					x := tensor.FromSlice([]int64{r, 1, r, 4, 1, r}, []int{2, 3})
 					y := ddp.Run(func() *tensor.Tensor {
-						return m.Head.Forward(m.Words.Forward(x).Sum(tensor.Dim(1)).Mul(m.Bag.Forward(x)))
+						both := m.Dense.Forward(x).Add(m.Words.Forward(x)) // they get the same gradient
+						return m.Head.Forward(both.Square().Sum(tensor.Dim(1)).Mul(m.Bag.Forward(x)))
 					})
 					return y.Square().Sum().Backward()
 				}
@@ -649,6 +651,31 @@ func TestDDPOfSparseGradients(t *testing.T) {
 	}
 	ranks(t, 1, func(g *dist.Group) error {
 		m := build(nn.SparseGrad())
+		joined, err := dist.NewDDP(ctx, g, m)
+		if err != nil {
+			return err
+		}
+		defer joined.Close()
+		if err := joined.Join(func() error { return nil }); !errors.Is(err, tensor.ErrNotImplemented) {
+			t.Errorf("Join: %v", err)
+		}
+		// A weight that belongs to a dense module first has a dense gradient.
+		tied := &struct {
+			Out *nn.Linear
+			In  *nn.Embedding
+		}{nn.NewLinear(3, 6, nn.NoBias(true)), nn.NewEmbedding(6, 3, nn.SparseGrad())}
+		tied.In.Weight = tied.Out.Weight
+		ddp, err := dist.NewDDP(ctx, g, tied)
+		if err != nil {
+			return err
+		}
+		defer ddp.Close()
+		y := ddp.Run(func() *tensor.Tensor {
+			return tied.Out.Forward(tied.In.Forward(tensor.FromSlice([]int64{1, 2}, []int{2})))
+		})
+		if err := y.Square().Sum().Backward(); err != nil {
+			t.Errorf("tied weights: %v", err)
+		}
 		d, err := dist.NewDDP(ctx, g, m, dist.PowerSGD(dist.PowerSGDState{}))
 		if d != nil || !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "the gradient of words.weight is sparse") {
 			t.Errorf("PowerSGD: %v", err)

@@ -43,6 +43,9 @@ func (d *DDP) Join(loop func() error, opts ...JoinOption) error {
 	if err := d.check(op); err != nil {
 		return err
 	}
+	if d.sparse != "" {
+		return refuse.Error(op, tensor.ErrNotImplemented, "the gradient of %s is sparse", d.sparse)
+	}
 	if d.join != nil {
 		return refuse.Error(op, tensor.ErrArgument, "Join within Join")
 	}

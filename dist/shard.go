@@ -558,9 +558,9 @@ func (m *FSDPModule) Forward(x *tensor.Tensor) *tensor.Tensor {
 	})
 }
 
-// Run calls f, a forward pass of the module, and returns its result. The whole parameters are in the module's fields during
-// f only. Tensors that f makes end with it, but for its result. If no parameter requires a gradient, a backward pass keeps the
-// whole parameters until its end; with Forward, until it has computed the gradient of the input.
+// Run calls f, a forward pass of the module, and returns its result. The whole parameters are in the module's fields
+// during f only. Tensors that f makes end with it, but for its result. If no parameter requires a gradient, a backward
+// pass keeps the whole parameters until its end; with Forward, until it has computed the gradient of the input.
 func (m *FSDPModule) Run(f func() *tensor.Tensor) *tensor.Tensor {
 	return runOne("Run", m.run, f)
 }

@@ -641,8 +641,8 @@ func TestShardMemory(t *testing.T) {
 	}
 }
 
-// TestShardFrozen tests that the whole parameters of frozen modules are freed: by the forward pass if no backward pass can
-// reach its results, and when a backward pass has gone through the module.
+// TestShardFrozen tests that the whole parameters of frozen modules are freed: by the forward pass if no backward pass
+// can reach its results, and when a backward pass has gone through the module.
 func TestShardFrozen(t *testing.T) {
 	leak.Check(t)
 	const width, layers = 256, 6

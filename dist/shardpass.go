@@ -265,10 +265,10 @@ func (p *shardPass) enter(*tensor.Tensor) (*tensor.Tensor, error) {
 	return nil, nil
 }
 
-// input returns x, the input of Forward. If no parameter requires a gradient, a backward pass leaves the module when it has
-// computed that of x.
+// input returns x, the input of Forward. If no parameter requires a gradient, a backward pass leaves the module when it
+// has computed that of x.
 func (p *shardPass) input(x *tensor.Tensor) *tensor.Tensor {
-	if slices.ContainsFunc(p.m.params, func(q *ShardedParameter) bool { return q.Tensor.RequiresGrad() }) || !x.RequiresGrad() {
+	if !tensor.GradEnabled() || slices.ContainsFunc(p.m.params, func(q *ShardedParameter) bool { return q.Tensor.RequiresGrad() }) || !x.RequiresGrad() {
 		return x
 	}
 	made, err := tensor.CallUnchecked("aten::alias", x) // x may be used elsewhere, too
@@ -276,17 +276,14 @@ func (p *shardPass) input(x *tensor.Tensor) *tensor.Tensor {
 		return tensor.Failed(err)
 	}
 	x = made[0].(*tensor.Tensor)
-	if !x.RequiresGrad() { // NoGrad
-		return x
-	}
 	if _, err := x.RegisterHook(func(*tensor.Tensor) (*tensor.Tensor, error) { return nil, p.leave() }); err != nil {
 		return tensor.Failed(err)
 	}
 	return x
 }
 
-// leave is called when a backward pass has computed the gradients of the whole parameters, or of the input if they have none,
-// and at its end, since it may not compute them, or may fail.
+// leave is called when a backward pass has computed the gradients of the whole parameters, or of the input if they have
+// none, and at its end, since it may not compute them, or may fail.
 func (p *shardPass) leave() error {
 	m := p.m
 	m.mu.Lock()

@@ -160,6 +160,7 @@ func TestRefusals(t *testing.T) {
 			{"aten::abs.out", []any{ones(2), quantized}, "'out' must not be quantized"},
 			{"aten::range.out", []any{0, 3, 0.5, ints(0)}, "a fraction of 1"},
 			{"aten::range.out", []any{0, math.MinInt64, -1, ints(0)}, "the number of elements does not fit"},
+			{"aten::range.out", []any{0, math.MinInt64, complex(-1, 0), ints(0)}, "the number of elements does not fit"},
 			{"aten::range.step", []any{0, math.MinInt64, -1.5, int(Int64)}, "the number of elements does not fit"},
 			{"aten::range.out", []any{0, 3, complex(0.5, 0), ints(0)}, "a fraction of 1"},
 			{"aten::slow_conv3d", []any{ones(1, 1, 2, 2, 2), ones(1, 1, 1, 1, 1), []int{1}, nil, []int{1, 1, 1}, []int{0, 0, 0}}, "3 numbers each"},

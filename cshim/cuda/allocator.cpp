@@ -106,15 +106,23 @@ class Admitting final : public caching::CUDAAllocator {
   bool settle(DeviceIndex index, bool wait) {
     if (freeing_[index].load() <= 0) return false;
     c10::cuda::CUDAGuard guard(index);
-    if (wait) c10::cuda::device_synchronize();
-    try {
-      inner_->raw_delete(inner_->raw_alloc(1));
-    } catch (const c10::OutOfMemoryError &) {  // it has asked nevertheless
+    auto ask = [&] {
+      try {
+        inner_->raw_delete(inner_->raw_alloc(1));
+      } catch (const c10::OutOfMemoryError &) {  // it has asked nevertheless
+      }
+    };
+    ask();
+    if (wait) {
+      c10::cuda::device_synchronize();
+      ask();
     }
     return true;
   }
   // Counts a block of which the free was requested (n > 0) or is complete (n < 0).
-  void count_freeing(DeviceIndex index, int64_t n) noexcept { freeing_[index].fetch_add(n); }
+  void count_freeing(DeviceIndex index, int64_t n) noexcept {
+    if (index < kMaxSlots) freeing_[index].fetch_add(n, std::memory_order_relaxed);
+  }
 
   // Everything else is forwarded to libtorch's.
   c10::DeleterFnPtr raw_deleter() const override { return inner_->raw_deleter(); }

@@ -196,6 +196,11 @@ struct Reducer {
   // With a static graph: the first backward pass has been seen.
   std::shared_ptr<std::atomic<bool>> seen = std::make_shared<std::atomic<bool>>(false);
   std::mutex mutex;
+  std::vector<std::pair<at::Tensor, uint32_t>> copying;  // parameters with sparse gradients, and their hooks
+
+  ~Reducer() {
+    for (auto &[t, number] : copying) remove_hook(t, number);
+  }
 };
 
 Reducer &reducer_of(ls_reducer r) {
@@ -267,6 +272,12 @@ ls_error *ls_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n
         params, buckets, r->group, sparse, o->bucket_bytes, r->find_unused, o->bucket_view != 0, ls::lines(names),
         o->first_bucket_bytes, /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
         /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
+    // The reducer divides a sparse gradient in place. Its values may be those of the gradient of another operator.
+    for (size_t i = 0; i < params.size(); i++) {
+      if (!sparse[i]) continue;
+      auto copy = [](const at::Tensor &grad) { return grad.is_sparse() ? grad.clone() : at::Tensor(); };
+      r->copying.emplace_back(params[i], ls::add_hook(params[i], copy));
+    }
     r->logger = std::make_shared<c10d::Logger>(r->reducer);
     r->reducer->set_logger(std::weak_ptr<c10d::Logger>(r->logger));
     // It would take the wrapper of a checked group's backend for a gloo backend.

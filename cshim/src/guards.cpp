@@ -92,8 +92,8 @@ void div_trunc(Args a) {
 // least integer as dividend. SIGFPE.
 __int128 whole(const c10::IValue &v) {
   if (v.isInt()) return v.toInt();
-  if (v.isDouble() && std::abs(v.toDouble()) < 9.3e18) return static_cast<__int128>(v.toDouble());
-  return 0;
+  double real = v.isComplexDouble() ? v.toComplexDouble().real() : v.isDouble() ? v.toDouble() : 0;
+  return std::abs(real) < 9.3e18 ? static_cast<__int128>(real) : 0;
 }
 void check_count(Args a) {
   if (whole(a[2]) == -1 && whole(a[0]) - whole(a[1]) > std::numeric_limits<int64_t>::max())
@@ -340,7 +340,7 @@ void grid_sampler(Args a) {
   int64_t most = a[3].toInt() == 2 && input.dim() > 2 ? *std::max_element(sizes.begin() + 2, sizes.end()) : 0;
   if (!grid.detach().mul(static_cast<double>(most) + 1).isfinite().all().item<bool>())
     refuse("grid has elements that are infinite or not numbers" +
-           std::string(most > 0 ? ", or are so in pixels" : ""));
+           std::string(most > 0 ? ", or that overflow in pixels" : ""));
 }
 
 // The bytes of so many elements overflow: SIGSEGV.

@@ -323,10 +323,10 @@ int64_t admit(int slot, int64_t n, int64_t asked) {
     if (wait_for_round(slot, n, LS_WAIT_TARGET, false, until).result != Waited::kRetry) break;
   }
   if (try_admit_followed(slot, n, sum) || try_admit_without_credit(slot, n, sum)) return sum;
-  // Freed blocks that other streams still use are live until the device's allocator is asked. During a capture it
-  // does not ask, and to wait would end the capture.
+  // Freed blocks that other streams still use are live until the device's allocator is asked. During a
+  // capture on the device it does not ask, and to wait would end the capture.
   auto settled = [&](bool wait) {
-    return slot != kCpuSlot && n <= a.limit.load() && captures() == 0 &&
+    return slot != kCpuSlot && n <= a.limit.load() && may_wait_for(slot) &&
            devices_at(slot).settle(index_of(slot), wait) && try_admit(slot, n, sum);
   };
   if (settled(false)) return sum;

@@ -299,6 +299,14 @@ uint64_t capture_on(c10::Device d) {
   return capture_of(VirtualGuardImpl(d.type()).getStream(d));
 }
 
+bool may_wait_for(int slot) noexcept {
+  if (captures() == 0) return true;
+  if (in_capture()) return false;
+  auto &w = waiting();
+  std::lock_guard<std::mutex> lock(w.mutex);
+  return w.on[slot] == nullptr;
+}
+
 void refuse_while_captured(c10::Device d) {
   if (captures() == 0 || slot_of(d) < 0) return;
   auto &w = waiting();

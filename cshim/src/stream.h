@@ -26,6 +26,8 @@ inline int32_t captures() noexcept { return captures_underway.load(std::memory_o
 // Returns a number of the capture that the calling thread's current stream of the device is part of; 0: none.
 uint64_t capture_on(c10::Device d);
 
+// Reports whether to wait for the device ends no capture: neither one on it, nor one of the calling thread.
+bool may_wait_for(int slot) noexcept;
 // Throws CaptureError while a graph is captured on the device: to wait for the device would end the capture.
 void refuse_while_captured(c10::Device d);
 // Takes over the reference to a tensor until no graph is captured, if it is in pinned memory: libtorch records an

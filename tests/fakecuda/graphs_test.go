@@ -322,6 +322,13 @@ func waits(*Control) error {
 	if err := event.Record(side); err != nil {
 		return err
 	}
+	_, err = cuda.Capture(d, func() error {
+		_, _ = side.Query()
+		return nil
+	})
+	if err := expect("a capture that ignores a refusal", err, tensor.ErrCapture); err != nil {
+		return err
+	}
 	for name, f := range map[string]func() error{
 		"Item":                          func() error { return second(x.Sum().Item()) },
 		"Data":                          func() error { return second(tensor.Data[float32](x)) },
