@@ -74,9 +74,9 @@ type Decision struct {
 	Share float64
 }
 
-// Policy decides when to sweep, and how deep. Decide is called by many goroutines at once. It must not allocate tensors,
-// call [Collect], or change limits or the policy. If it panics, [Paced] decides. The hard limit holds under every policy:
-// an allocation that would pass it waits for a deep sweep.
+// Policy decides when to sweep, and how deep. Decide is called on many goroutines at once. It must not allocate
+// tensors, call [Collect], or change limits or the policy. If it panics or ends its goroutine (runtime.Goexit), [Paced]
+// decides. The hard limit holds under every policy: an allocation that would pass it waits for a deep sweep.
 type Policy interface {
 	Decide(s State) Decision
 }
@@ -122,15 +122,22 @@ func (p Paced) Decide(s State) Decision {
 	return d
 }
 
-// ask returns the decision of p, or Paced's if p panics: p may be called on the pacer's goroutine, where the program
-// cannot recover the panic.
-func (s State) ask(p Policy) (d Decision) {
-	defer func() {
-		if recover() != nil {
-			d = Paced{}.Decide(s)
-		}
+// ask returns the decision of p, or Paced's if p panics or ends its goroutine. The goroutine is p's own, because the
+// one that asks may be the pacer's, which must not end, or may have locked what it needs to unlock.
+func (s State) ask(p Policy) Decision {
+	if paced, ok := p.(Paced); ok {
+		return paced.Decide(s)
+	}
+	answer := make(chan Decision, 1)
+	go func() {
+		defer close(answer)
+		defer func() { _ = recover() }()
+		answer <- p.Decide(s)
 	}()
-	return p.Decide(s)
+	if d, ok := <-answer; ok {
+		return d
+	}
+	return Paced{}.Decide(s)
 }
 
 var policy atomic.Pointer[Policy]

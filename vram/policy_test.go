@@ -745,40 +745,52 @@ func TestDepthsThatDoNotExist(t *testing.T) {
 	}
 }
 
-// panicking is a policy that panics, at operators or for allocations that wait.
-type panicking struct{ armed *atomic.Bool }
+// failing is a policy that calls fail, at operators or for allocations that wait.
+type failing struct {
+	armed *atomic.Bool
+	fail  func()
+}
 
-func (p panicking) Decide(s vram.State) vram.Decision {
+func (p failing) Decide(s vram.State) vram.Decision {
 	if p.armed.Load() && (s.Largest > 0 || s.Live > 30*mib) {
-		panic("a bug in the policy")
+		p.fail()
 	}
 	d := vram.Paced{}.Decide(s)
 	d.Wait = 1
 	return d
 }
 
-// If a policy panics, Paced decides, and no lock is held afterwards.
-func TestPolicyPanics(t *testing.T) {
-	leak.Check(t)
-	limit(t, 50*mib)
-	defer vram.SetPolicy(vram.SetPolicy(nil))
-	var armed atomic.Bool
-	armed.Store(true)
-	vram.SetPolicy(panicking{&armed})
-	var all sync.WaitGroup
-	for range 4 {
-		all.Go(func() {
-			for range 8 {
-				// In a scope, which locks the goroutine to its thread: an allocation that waits is a sample of that thread.
-				if err := tensor.WithScope(func() error { return tensor.Ones([]int{mib}).Add(1).Err() }); err != nil {
-					t.Error(err)
-				}
+// If a policy panics or ends its goroutine, Paced decides, and no lock is held afterwards.
+func TestPolicyFails(t *testing.T) {
+	for name, fail := range map[string]func(){"panics": func() { panic("a bug in the policy") }, "ends its goroutine": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			limit(t, 50*mib)
+			defer vram.SetPolicy(vram.SetPolicy(nil))
+			var armed atomic.Bool
+			armed.Store(true)
+			vram.SetPolicy(failing{&armed, fail})
+			var all sync.WaitGroup
+			var ended atomic.Int32
+			for range 4 {
+				all.Go(func() {
+					for range 8 {
+						// In a scope, which locks the goroutine to its thread: an allocation that waits is a sample of that thread.
+						if err := tensor.WithScope(func() error { return tensor.Ones([]int{mib}).Add(1).Err() }); err != nil {
+							t.Error(err)
+						}
+					}
+					ended.Add(1)
+				})
 			}
+			all.Wait()
+			if n := ended.Load(); n != 4 {
+				t.Errorf("%d goroutines came to their end, want 4", n)
+			}
+			armed.Store(false)
+			ok(t, vram.Collect())
 		})
 	}
-	all.Wait()
-	armed.Store(false)
-	ok(t, vram.Collect())
 }
 
 // Small tensors in a scope that stays open are swept: the handles, which the Go collector would scan, do not make a sweep look
