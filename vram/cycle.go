@@ -188,11 +188,20 @@ func (r *sweepResult) collect(enough func() bool) (ended bool) {
 // `until`. It returns false if it ended early.
 func (r *sweepResult) askProgram(want int64, until time.Time, enough func() bool) (ended bool) {
 	var prepared []*registered
+	defer func() {
+		still := want
+		if enough != nil && enough() {
+			still = 0
+		}
+		for _, reg := range prepared {
+			reg.call(func() { reg.Reclaim(still) }, until)
+		}
+	}()
 	called := false
 	for _, reg := range registrations() {
 		switch {
 		case reg.Prepare != nil:
-			if called = true; reg.call(reg.Prepare, until) {
+			if called = true; reg.prepare(until) && reg.Reclaim != nil {
 				prepared = append(prepared, reg)
 			}
 		case reg.Reclaim != nil:
@@ -203,18 +212,7 @@ func (r *sweepResult) askProgram(want int64, until time.Time, enough func() bool
 			}
 		}
 	}
-	if !called {
-		return true
-	}
-	if !r.collect(enough) {
-		return false
-	}
-	for _, reg := range prepared {
-		if reg.Reclaim != nil {
-			reg.call(func() { reg.Reclaim(want) }, until)
-		}
-	}
-	return true
+	return !called || r.collect(enough)
 }
 
 // collectUntil runs the Go collector. When marking has finished it calls done repeatedly, while the collector sweeps the Go

@@ -552,6 +552,72 @@ func TestReclaimers(t *testing.T) {
 	}
 }
 
+// Reclaim follows every Prepare: after the collection that makes room, after another reclaimer that makes room, and
+// after a Prepare that takes longer than the sweep waits.
+func TestReclaimFollowsPrepare(t *testing.T) {
+	type caches struct {
+		dropped, released *tensor.Tensor // by the two
+		blocks            chan struct{}
+		calls             chan string
+	}
+	for name, c := range map[string]struct {
+		prepare func(*caches)
+		fails   bool
+		want    []string
+	}{
+		"a collection makes room": {func(c *caches) { c.dropped = nil }, false, []string{"prepare", "reclaim"}},
+		"another makes room":      {func(*caches) {}, false, []string{"prepare", "other", "reclaim"}},
+		"late":                    {func(c *caches) { <-c.blocks }, true, []string{"prepare", "reclaim"}},
+		"panics":                  {func(*caches) { panic("no") }, true, []string{"prepare", "reclaim"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			usePolicy(t, vram.Off{})
+			limit(t, 40*mib)
+			all := caches{blocks: make(chan struct{}), calls: make(chan string, 100)}
+			defer vram.Register(vram.Reclaimer{Name: "test", Prepare: func() {
+				all.calls <- "prepare"
+				c.prepare(&all)
+			}, Reclaim: func(want int64) {
+				if all.calls <- "reclaim"; (want == 0) == (name == "panics") {
+					t.Errorf("want %d", want)
+				}
+			}})()
+			if slices.Contains(c.want, "other") {
+				defer vram.Register(vram.Reclaimer{Name: "other", Rank: 1, Reclaim: func(int64) {
+					all.calls <- "other"
+					all.released.Release()
+					all.released = nil
+				}})()
+			}
+			all.dropped, all.released = tensor.Empty([]int{4 * mib}), tensor.Empty([]int{4 * mib}) // 16 MiB each
+			x := tensor.Empty([]int{4 * mib})
+			if err := x.Err(); c.fails != errors.Is(err, tensor.ErrOutOfMemory) {
+				t.Errorf("got %v", err)
+			}
+			close(all.blocks)
+			for _, want := range c.want {
+				select {
+				case got := <-all.calls:
+					if got != want {
+						t.Errorf("%s was called, want %s", got, want)
+					}
+				case <-time.After(20 * time.Second):
+					t.Fatalf("%s was not called", want)
+				}
+			}
+			for len(vram.BlockedCalls()) != 0 {
+				time.Sleep(time.Millisecond)
+			}
+			for _, y := range []*tensor.Tensor{all.dropped, all.released, x} {
+				if y != nil {
+					y.Release()
+				}
+			}
+		})
+	}
+}
+
 // The allocator's cache counts towards the limit, and shrinks while the program allocates nothing.
 func TestCacheIsLimitedAndShrinksWhenIdle(t *testing.T) {
 	if !elsewhere.Process(t) { // start at a tick of the pacer

@@ -32,8 +32,9 @@ import (
 type Reclaimer struct {
 	Name string
 	Rank int
-	// Prepare, if not nil, is called before the collection, and Reclaim after it instead of before. With the two a cache can
-	// turn its references into weak pointers and then drop the entries that have become unreachable.
+	// Prepare, if not nil, is called before the collection, and Reclaim after it instead of before. With the two a
+	// cache can turn its references into weak pointers and then drop the entries that have become unreachable. Reclaim
+	// follows every Prepare, also if there is room without it.
 	Prepare func()
 	// Reclaim frees memory. want is the number of bytes that allocations wait for.
 	Reclaim func(want int64)
@@ -107,14 +108,43 @@ func (r *registered) run(f func()) {
 	r.gave(before-liveEverywhere(), start)
 }
 
-// call calls f, a function of the program, on a goroutine and waits for it, until `until` at most. It reports whether f has
-// returned. It does not call f while an earlier call is running.
-func (r *registered) call(f func(), until time.Time) (returned bool) {
-	start, before := time.Now(), liveEverywhere()
-	if !r.since.CompareAndSwap(0, start.UnixNano()) {
+// call calls f, a function of the program, on a goroutine and waits for it, until `until` at most. It does not call f
+// while an earlier call is running.
+func (r *registered) call(f func(), until time.Time) {
+	if done := r.start(f); done != nil {
+		returnedBy(done, until)
+	}
+}
+
+// prepare is call for Prepare. It reports whether Prepare has returned. If it returns later, Reclaim follows at once.
+func (r *registered) prepare(until time.Time) (returned bool) {
+	var over atomic.Bool // Prepare or the wait
+	done := r.start(func() {
+		defer func() {
+			if over.Swap(true) && r.Reclaim != nil {
+				r.Reclaim(0)
+			}
+		}()
+		r.Prepare()
+	})
+	if done == nil {
 		return false
 	}
-	done := make(chan struct{})
+	returnedBy(done, until)
+	if returned = over.Swap(true); returned {
+		<-done
+	}
+	return returned
+}
+
+// start calls f on a goroutine. done is closed when f has returned. It does not call f while an earlier call is
+// running, and then returns nil.
+func (r *registered) start(f func()) (done chan struct{}) {
+	start, before := time.Now(), liveEverywhere()
+	if !r.since.CompareAndSwap(0, start.UnixNano()) {
+		return nil
+	}
+	done = make(chan struct{})
 	go func() {
 		handle.LockThread()
 		was := cshim.SweepingSet(true)
@@ -128,7 +158,7 @@ func (r *registered) call(f func(), until time.Time) (returned bool) {
 		}()
 		f()
 	}()
-	return returnedBy(done, until)
+	return done
 }
 
 // returnedBy waits until done is closed or the time is over, and reports whether it was closed.
