@@ -27,6 +27,7 @@ type account struct {
 	percent   int   // of SetGCPercent
 	capacity  int64
 	peakOther int64 // Memory.PeakOther
+	light     int64 // bytes allocated in total when the last light sweep ended
 
 	follows atomic.Bool // the limit follows the cgroups
 	far     atomic.Bool // the next question is due after the live bytes have doubled, or later
@@ -142,7 +143,7 @@ func (a *account) state() State {
 	return State{
 		Device: nameOf(a.word), Live: m.Live, Reserved: m.Reserved, Capacity: a.capacity, Limit: m.Limit,
 		SoftLimit: a.softLimit(m.Limit), Reachable: p.Reachable, Target: p.Target, Request: p.Request, Allocated: p.Yield,
-		Percent: a.percent, Available: available, Cost: cost, total: m.Total,
+		Percent: a.percent, Available: available, Cost: cost, total: m.Total, light: max(0, a.light-(m.Total-p.Yield)),
 	}
 }
 
@@ -187,6 +188,15 @@ func (a *account) finished(c pacer.Cycle) {
 	m := a.counters()
 	a.mu.Lock()
 	a.pacer.Finished(now(), m.Live, m.Total, c)
+	a.mu.Unlock()
+	a.replan()
+}
+
+// finishedLight is finished for a light sweep.
+func (a *account) finishedLight() {
+	m := a.counters()
+	a.mu.Lock()
+	a.light = m.Total
 	a.mu.Unlock()
 	a.replan()
 }

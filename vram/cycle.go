@@ -61,7 +61,9 @@ type sweepResult struct {
 // finish charges the time budget for the sweep and records it in the accounts. requests is the bytes that waited for it.
 func (r sweepResult) finish(requests map[*account]int64) {
 	if r.totals == nil {
-		replanAll()
+		for _, a := range known() {
+			a.finishedLight()
+		}
 		return
 	}
 	timeBudget.Lock()

@@ -28,7 +28,7 @@ func TestLocksOfAnAccount(t *testing.T) {
 		defer a.mu.Unlock()
 		soft, percent, capacity, pacer := a.soft, a.percent, a.capacity, a.pacer
 		a.soft, a.percent, a.capacity, a.pacer = soft, percent, capacity, pacer
-		a.peakOther = 0
+		a.peakOther, a.light = 0, 0
 	}
 	for _, f := range []func(){
 		func() { a.setSoftLimit(a.size() / 10 * 8) },
@@ -36,6 +36,7 @@ func TestLocksOfAnAccount(t *testing.T) {
 		func() { a.size() },
 		func() { a.waited(1) },
 		func() { a.finished(pacer.Cycle{}) },
+		func() { a.finishedLight() },
 		func() { a.state() },
 		func() { _, _ = Stats(CPU) },
 		func() { _ = ResetPeak(CPU) },

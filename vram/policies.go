@@ -41,8 +41,8 @@ func (p Rates) Decide(s State) Decision {
 		return orElse(p.Else, s, step)
 	}
 	// A sweep that freed nothing is not repeated before an eighth of the live bytes was allocated.
-	if s.Allocated < step {
-		return orElse(p.Else, s, step-s.Allocated)
+	if since := s.Allocated - s.light; since < step {
+		return orElse(p.Else, s, step-since)
 	}
 	if float64(s.Live)/capacity > total || float64(s.Live) > allocated*float64(max(s.Reserved, 1)) {
 		return Decision{Sweep: Full}

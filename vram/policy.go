@@ -45,7 +45,7 @@ type State struct {
 	SoftLimit int64         // of SetSoftLimit; 0: none
 	Reachable int64         // bytes that the last complete sweep found reachable
 	Target    int64         // bytes that the program needs: the largest Reachable + Request after sweeps, halved once a minute
-	Allocated int64         // bytes allocated since the last sweep began
+	Allocated int64         // bytes allocated since the last full or deep sweep began
 	Request   int64         // bytes about to be allocated: an estimate, or the sum of the allocations that wait
 	Largest   int64         // the largest allocation that waits at the Decision's Wait; 0: none, Request is an estimate
 	Backward  bool          // a backward pass is about to run: the last question before it ends unless an allocation waits
@@ -54,6 +54,7 @@ type State struct {
 	Cost      time.Duration // the expected cost of a sweep
 
 	total int64 // bytes allocated since the process began
+	light int64 // bytes of Allocated that were allocated before the last light sweep ended
 }
 
 // Decision is the answer of a [Policy].

@@ -811,6 +811,42 @@ func TestDepthsThatDoNotExist(t *testing.T) {
 	}
 }
 
+// counting is a policy without sweeps that counts the questions.
+type counting struct{ asked *atomic.Int64 }
+
+func (p counting) Decide(vram.State) vram.Decision {
+	p.asked.Add(1)
+	return vram.Decision{Again: 1}
+}
+
+// Rates repeats a light sweep, which need not free anything, when an eighth of the live bytes was allocated, and asks
+// Else until then.
+func TestRatesRepeatsLightSweeps(t *testing.T) {
+	leak.Check(t)
+	leak.Counted(t)
+	ok(t, vram.Collect())
+	held := []*tensor.Tensor{tensor.Empty([]int{128 * mib})} // 512 MiB
+	ok(t, held[0].Err())
+	var asked atomic.Int64
+	usePolicy(t, vram.Rates{Reserved: 1e-9, Total: 1e9, Allocated: 1e9, Else: counting{&asked}})
+	before, questions := vram.ReadCounts(), asked.Load()
+	for range 80 {
+		x := tensor.Empty([]int{mib}) // 4 MiB
+		ok(t, x.Err())
+		held = append(held, x)
+	}
+	c := vram.ReadCounts().Since(before)
+	if c.Light == 0 || c.Light > 320/64 || c.Full+c.Deep > 0 {
+		t.Errorf("%d light, %d full and %d deep sweeps in 320 MiB", c.Light, c.Full, c.Deep)
+	}
+	if n := asked.Load() - questions; n < 40 {
+		t.Errorf("Else was asked %d times in 320 MiB", n)
+	}
+	for _, x := range held {
+		x.Release()
+	}
+}
+
 // failing is a policy that calls fail, at operators or for allocations that wait.
 type failing struct {
 	armed *atomic.Bool
