@@ -103,9 +103,7 @@ func serve(waiters []cshim.Waiters) {
 	defer sweeper.Unlock()
 	if last := sweeper.last; last.began.After(asked) { // another goroutine has swept meanwhile
 		for i := range waiters {
-			if last.outcome == pacer.Exhausted {
-				waiters[i].Verdict = cshim.VerdictExhausted
-			}
+			last.judge(&waiters[i])
 		}
 		return
 	}
@@ -143,12 +141,18 @@ func serve(waiters []cshim.Waiters) {
 	r.finish(requests)
 	for i := range waiters {
 		w := &waiters[i]
-		if r.outcome == pacer.Exhausted && w.Reason != cshim.WaitTarget && (w.Exhaust != 0 || !accountOf(w.Device).returnIdleHeap(w.Bytes)) {
-			w.Verdict = cshim.VerdictExhausted
-		}
+		r.judge(w)
 		if r.outcome >= pacer.Complete {
 			admit(w)
 		}
+	}
+}
+
+// judge gives a device's allocations at a limit the verdict that they fail if they do not fit after the sweep, unless
+// idle pages of the Go heap may make room.
+func (r sweepResult) judge(w *cshim.Waiters) {
+	if r.outcome == pacer.Exhausted && w.Reason != cshim.WaitTarget && (w.Exhaust != 0 || !accountOf(w.Device).returnIdleHeap(w.Bytes)) {
+		w.Verdict = cshim.VerdictExhausted
 	}
 }
 
