@@ -32,6 +32,31 @@ func TestRoundWithRoom(t *testing.T) {
 	}
 }
 
+// alwaysDeep is a policy that always runs a deep sweep.
+type alwaysDeep struct{}
+
+func (alwaysDeep) Decide(State) Decision { return Decision{Sweep: Deep} }
+
+// TestDeepRoundBelowTheLimit tests that a policy's deep sweep runs for allocations below the limit, too, and asks
+// reclaimers for their bytes.
+func TestDeepRoundBelowTheLimit(t *testing.T) {
+	balance.Hold(t, func() {})
+	if err := cshim.Load(); err != nil {
+		t.Fatal(err)
+	}
+	defer SetPolicy(SetPolicy(alwaysDeep{}))
+	wants := make(chan int64, 1)
+	defer Register(Reclaimer{Name: "test", Reclaim: func(want int64) { wants <- want }})()
+	before := counts.sweeps[Deep].Load()
+	serve([]cshim.Waiters{{Bytes: 3, Largest: 2, Device: cpuWord, Reason: cshim.WaitTarget}})
+	if n := counts.sweeps[Deep].Load() - before; n != 1 {
+		t.Fatalf("%d deep sweeps, want 1", n)
+	}
+	if want := <-wants; want != 3 {
+		t.Errorf("asked for %d bytes, want 3", want)
+	}
+}
+
 // TestRoundBehindASweep tests that a round takes the outcome of a sweep that another goroutine began after the request,
 // and does not sweep again. Allocations below the limit get no verdict, nor those for which idle pages of the Go heap
 // may make room in the cgroup, unless they have waited for rounds before.

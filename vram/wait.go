@@ -108,6 +108,7 @@ func serve(waiters []cshim.Waiters) {
 		return
 	}
 	depth, want, requests := None, int64(0), map[*account]int64{}
+	atLimit := false
 	var freed []int64 // bytes ever freed on each device
 	for i := range waiters {
 		w := &waiters[i]
@@ -115,8 +116,9 @@ func serve(waiters []cshim.Waiters) {
 		a.waited(w.Largest)
 		requests[a] = w.Bytes
 		freed = append(freed, a.counters().Freed)
+		want += w.Bytes
 		if w.Reason != cshim.WaitTarget {
-			depth, want = Deep, want+w.Bytes
+			depth, atLimit = Deep, true
 		} else {
 			depth = max(depth, admit(w))
 		}
@@ -127,7 +129,7 @@ func serve(waiters []cshim.Waiters) {
 	// At a limit the round ends when there was room for the largest allocation; those that still do not fit ask for another
 	// round. At the wait trigger the sweep is complete, because the goal depends on what is reachable.
 	var enough func() bool
-	if depth == Deep {
+	if atLimit {
 		enough = func() bool {
 			for i := range waiters {
 				if !enoughFor(&waiters[i], freed[i]) {
