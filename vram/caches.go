@@ -1,6 +1,7 @@
 package vram
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -42,6 +43,9 @@ func (c *idleCache) tick() {
 	c.ticks = 0
 }
 
+// unknown is the number of bytes that reclaimers are asked for if it is not known how many the device has refused.
+const unknown = 1 << 62
+
 // relieve is reclaim.Relieve. It runs a deep sweep and empties the cache of the device's allocator, or of every device's
 // if asked, the number of bytes, is 0. It leaves the cache alone if the hard limit refuses the bytes, since cached blocks
 // do not count towards that. relieve does nothing while the calling thread captures a CUDA graph, and nothing for an
@@ -54,7 +58,7 @@ func relieve(device int32, asked int64) bool {
 	before := frees()
 	sweeper.Lock()
 	defer sweeper.Unlock()
-	sweep(Deep, 1<<62, nil).finish(nil)
+	sweep(Deep, cmp.Or(asked, unknown), nil).finish(nil)
 	progress := frees() != before
 	for _, a := range known() {
 		m := a.counters()

@@ -54,3 +54,19 @@ func TestUnusedCacheShrinks(t *testing.T) {
 		}
 	}
 }
+
+// Reclaimers are asked for the bytes that a device has refused, if they are known.
+func TestRelieveAsksForTheBytes(t *testing.T) {
+	balance.Hold(t, func() {})
+	if err := cshim.Load(); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan int64, 1)
+	defer Register(Reclaimer{Name: "test", Reclaim: func(want int64) { got <- want }})()
+	for asked, want := range map[int64]int64{5 << 20: 5 << 20, 0: 1 << 62} {
+		relieve(1<<8, asked)
+		if n := <-got; n != want {
+			t.Errorf("asked for %d bytes where %d were refused, want %d", n, asked, want)
+		}
+	}
+}

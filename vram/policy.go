@@ -20,7 +20,7 @@ const (
 	Light
 	// Full runs the Go collector once and frees the tensors that it finds unreachable.
 	Full
-	// Deep is Full, then calls every [Reclaimer] if that has freed too little.
+	// Deep is Full, then calls each [Reclaimer]. At the hard limit it ends as soon as there is room.
 	Deep
 )
 

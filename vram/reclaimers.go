@@ -16,10 +16,11 @@ import (
 	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
-// Reclaimer frees memory that the program can do without: prefetched batches, a cache, pinned buffers. Reclaimers are called
-// when an allocation does not fit below its device's limit, or the device refuses it, and freeing the unreachable tensors
-// has not made room. They are called by Rank, the lowest first, until there is room. A collection follows, which frees
-// tensors that reclaimers have dropped without releasing them.
+// Reclaimer frees memory that the program can do without: prefetched batches, a cache, pinned buffers. Reclaimers are
+// called when an allocation does not fit below its device's limit, or the device refuses it, and freeing the
+// unreachable tensors has not made room. They are called by Rank, the lowest first, until there is room; all of them if
+// an operator has failed because its device had no memory, or if a [Policy] decides on [Deep]. A collection follows,
+// which frees tensors that reclaimers have dropped without releasing them.
 //
 // Each call runs on its own goroutine, one at a time, while the goroutine that allocates waits. A reclaimer must not lock
 // a mutex that a goroutine may hold while it calls operators: that goroutine may be the one that waits. Use TryLock, and
@@ -36,7 +37,9 @@ type Reclaimer struct {
 	// cache can turn its references into weak pointers and then drop the entries that have become unreachable. Reclaim
 	// follows every Prepare, also if there is room without it.
 	Prepare func()
-	// Reclaim frees memory. want is the number of bytes that allocations wait for.
+	// Reclaim frees memory. want is the number of bytes that allocations wait for; 0: none waits, because there is room
+	// since Prepare, or because a Policy has decided on Deep before an operator. It is 1<<62 if an operator has failed
+	// and it is unknown how many bytes it lacked.
 	Reclaim func(want int64)
 }
 
