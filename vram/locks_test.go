@@ -70,10 +70,13 @@ func TestLocksOfCleanups(t *testing.T) {
 	unordered.Go(func() { q.blocked() }, touch)
 }
 
-// The list of reclaimers is read without a lock and changed under one.
-func TestListsChangeUnderTheirLock(t *testing.T) {
+// The list of reclaimers is read and changed under its lock.
+func TestLockOfReclaimers(t *testing.T) {
 	balance.Hold(t, func() {})
 	waits(t, "Register", &reclaimers, func() { Register(Reclaimer{})() })
+	waits(t, "BlockedCalls", &reclaimers, func() { BlockedCalls() })
+	unregister := Register(Reclaimer{})
+	waits(t, "the function that Register returns", &reclaimers, unregister)
 }
 
 // waits fails the test unless f waits for a lock.

@@ -1,6 +1,7 @@
 package vram
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"sync/atomic"
@@ -102,9 +103,7 @@ type Paced struct {
 
 // Decide implements [Policy].
 func (p Paced) Decide(s State) Decision {
-	if p.Share == 0 {
-		p.Share = pacer.DefaultShare
-	}
+	p.Share = cmp.Or(p.Share, pacer.DefaultShare)
 	plan := pacer.State{
 		Live: s.Live, Yield: s.Allocated, Limit: s.Limit, SoftLimit: s.SoftLimit, Reachable: s.Reachable, Target: s.Target,
 		Request: s.Request, Largest: s.Largest, Last: s.Backward, Percent: s.Percent, Share: p.Share, Available: s.Available,
@@ -152,10 +151,7 @@ func use(p Policy) (before *Policy) { return policy.Swap(&p) }
 func (s State) decide() Decision {
 	d := s.ask(CurrentPolicy())
 	d.Sweep = min(max(d.Sweep, None), Deep) // a program's policy may return any number
-	share := d.Share
-	if share == 0 {
-		share = pacer.DefaultShare
-	}
+	share := cmp.Or(d.Share, pacer.DefaultShare)
 	timeBudget.Lock()
 	defer timeBudget.Unlock()
 	timeBudget.SetShare(timeBudget.clock.now(), min(max(share, 0), 1))

@@ -70,38 +70,31 @@ var (
 	own   = []*registered{queue, caches, casts, scopes}
 )
 
+// reclaimers are the program's, in the order of their calls.
 var reclaimers struct {
 	sync.Mutex
-	list atomic.Pointer[[]*registered]
+	list []*registered
 }
 
 // Register adds a reclaimer. The function that it returns removes the reclaimer.
 func Register(r Reclaimer) (unregister func()) {
 	reg := &registered{Reclaimer: r}
-	change := func(f func([]*registered) []*registered) {
+	reclaimers.Lock()
+	defer reclaimers.Unlock()
+	reclaimers.list = append(reclaimers.list, reg)
+	slices.SortStableFunc(reclaimers.list, func(a, b *registered) int { return cmp.Compare(a.Rank, b.Rank) })
+	return func() {
 		reclaimers.Lock()
 		defer reclaimers.Unlock()
-		list := f(slices.Clone(registrations()))
-		reclaimers.list.Store(&list)
-	}
-	change(func(list []*registered) []*registered {
-		list = append(list, reg)
-		slices.SortStableFunc(list, func(a, b *registered) int { return cmp.Compare(a.Rank, b.Rank) })
-		return list
-	})
-	return func() {
-		change(func(list []*registered) []*registered {
-			return slices.DeleteFunc(list, func(r *registered) bool { return r == reg })
-		})
+		reclaimers.list = slices.DeleteFunc(reclaimers.list, func(r *registered) bool { return r == reg })
 	}
 }
 
 // registrations returns the program's reclaimers in the order of their calls.
 func registrations() []*registered {
-	if p := reclaimers.list.Load(); p != nil {
-		return *p
-	}
-	return nil
+	reclaimers.Lock()
+	defer reclaimers.Unlock()
+	return slices.Clone(reclaimers.list)
 }
 
 // run calls f and counts what it frees, for a reclaimer of Linstock's own.
