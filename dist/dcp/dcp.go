@@ -570,12 +570,13 @@ func (s *saver) finish(ctx context.Context) error {
 	return agree(context.WithoutCancel(ctx), s.g, s.op, err)
 }
 
-// Load sets the shards, the optimizer and the parts of state to those of the checkpoint in dir, which Save or PyTorch has
-// written, with any number of ranks. All ranks of g call it; g may be nil for one process without a group. What the
-// checkpoint has besides is ignored. Tensors are converted to the dtypes and devices of the shards; their whole shapes must
-// be those of the checkpoint. Without an error on any rank all ranks return nil; after an error some tensors may have
-// changed. The error is an fs.ErrNotExist if there is no directory dir, or an empty one. If Save replaces the checkpoint meanwhile, each rank
-// reads either the old one or the new one. PyTorch: torch.distributed.checkpoint.load.
+// Load sets the shards, the optimizer and the parts of state to those of the checkpoint in dir, which Save or PyTorch
+// has written, with any number of ranks. All ranks of g call it; g may be nil for one process without a group. What the
+// checkpoint has besides is ignored. Tensors are converted to the dtypes and devices of the shards; their whole shapes
+// must be those of the checkpoint. It is an error if a shard is on the meta device, which has no memory: call
+// nn.ToEmpty for the module first. Without an error on any rank all ranks return nil; after an error some tensors may
+// have changed. The error is an fs.ErrNotExist if there is no directory dir, or an empty one. If Save replaces the
+// checkpoint meanwhile, each rank reads either the old one or the new one. PyTorch: torch.distributed.checkpoint.load.
 func Load(ctx context.Context, g *dist.Group, dir string, state State) error {
 	const op = "dcp.Load"
 	if err := refuse.Ended(op, ctx, dist.ErrTimeout); err != nil {
@@ -595,6 +596,14 @@ func (all index) whole(plain map[string]any) error {
 		}
 	}
 	return nil
+}
+
+// hasMemory returns an error for a tensor on the meta device, to which Copy_ copies nothing. name names it.
+func hasMemory(op, name string, t *tensor.Tensor) error {
+	if t.Device() != tensor.Meta {
+		return nil
+	}
+	return refuse.Error(op, tensor.ErrArgument, "%.80q is on the meta device, and has no memory for values: call nn.ToEmpty for the module before Load", name)
 }
 
 func load(ctx context.Context, op, dir string, state State) (err error) {
@@ -631,6 +640,9 @@ func load(ctx context.Context, op, dir string, state State) (err error) {
 			if !strings.HasPrefix(name, statePrefix) || params != nil && p == nil { // another rank's
 				continue
 			}
+			if err := hasMemory(op, "the parameter of "+name, p); err != nil {
+				return err
+			}
 			x := Shard{Name: name}
 			shape := saved.index[name].global()
 			of, err := state.shardOf(op, name, p)
@@ -649,6 +661,9 @@ func load(ctx context.Context, op, dir string, state State) (err error) {
 	for _, s := range targets {
 		p, err := s.describe(op)
 		if err != nil {
+			return err
+		}
+		if err := hasMemory(op, s.Name, s.Tensor); err != nil {
 			return err
 		}
 		if err := saved.find(s, p, reads); err != nil {

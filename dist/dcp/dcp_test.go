@@ -1093,6 +1093,54 @@ func TestNilError(t *testing.T) {
 	}
 }
 
+// TestLoadOntoMeta tests that a load into tensors on the meta device, which have no memory, is an error that names them
+// and changes nothing.
+func TestLoadOntoMeta(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	alone(t, func() error {
+		state := func(m *nn.Linear) (dcp.State, *optim.Optimizer, error) {
+			opt, err := optim.NewAdamW(nn.Parameters(m), 0.1)
+			return dcp.State{Shards: dcp.Model("model.", m), Optimizer: opt}, opt, err
+		}
+		m := nn.NewLinear(2, 2)
+		saved, opt, err := state(m)
+		if err != nil {
+			return err
+		}
+		defer opt.Release()
+		if err := errors.Join(m.Forward(tensor.Ones([]int{1, 2})).Sum().Backward(), opt.Step(), dcp.Save(ctx, nil, dir, saved)); err != nil {
+			return err
+		}
+		meta := nn.NewLinear(2, 2, nn.Device(tensor.Meta))
+		loaded, other, err := state(meta)
+		if err != nil {
+			return err
+		}
+		defer other.Release()
+		weight := tensor.Zeros([]int{2, 2})
+		for want, s := range map[string]dcp.State{
+			`"model.bias" is on the meta device`: {Shards: []dcp.Shard{{Name: "model.weight", Tensor: weight}, loaded.Shards[1]}},
+			`"the parameter of optimizer.state.`: {Optimizer: other},
+		} {
+			err := dcp.Load(ctx, nil, dir, s)
+			if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "nn.ToEmpty") {
+				t.Errorf("got %v, want %q", err, want)
+			}
+		}
+		if sum, err := weight.Abs().Sum().Item(); err != nil || sum != 0 {
+			t.Errorf("a load that failed has changed a tensor: %v, %v", weight, err)
+		}
+		if err := errors.Join(nn.ToEmpty(meta, tensor.CPU), dcp.Load(ctx, nil, dir, dcp.State{Shards: dcp.Model("model.", meta)})); err != nil {
+			return err
+		}
+		if same, err := meta.Weight.Equal(m.Weight); err != nil || !same {
+			t.Errorf("after ToEmpty: %v, want %v, %v", meta.Weight, m.Weight, err)
+		}
+		return nil
+	})
+}
+
 // TestOptimizerWithoutShards tests that the state of parameters that are divided is not taken for that of whole ones.
 func TestOptimizerWithoutShards(t *testing.T) {
 	leak.Check(t)
