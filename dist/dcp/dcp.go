@@ -316,11 +316,11 @@ type saver struct {
 // may have the new checkpoint if the error is a *dist.PeerError, if the ctx of a rank of a group has ended, or if the
 // directory of dir could not be synced. PyTorch: torch.distributed.checkpoint.save.
 func Save(ctx context.Context, g *dist.Group, dir string, state State) error {
-	s, err := begin(ctx, "dcp.Save", g, dir, state, false)
+	s, err := start(ctx, "dcp.Save", g, dir, state, false)
 	if err != nil {
 		return err
 	}
-	return s.finish(ctx)
+	return guard(func() error { return s.finish(ctx) }, s.leave)
 }
 
 // Saving is a save in progress. Several goroutines may use it.
@@ -335,14 +335,14 @@ type Saving struct {
 // write. If ctx ends before all ranks have written, the group is aborted. PyTorch:
 // torch.distributed.checkpoint.async_save.
 func SaveAsync(ctx context.Context, g *dist.Group, dir string, state State) (*Saving, error) {
-	s, err := begin(ctx, "dcp.SaveAsync", g, dir, state, true)
+	s, err := start(ctx, "dcp.SaveAsync", g, dir, state, true)
 	if err != nil {
 		return nil, err
 	}
 	w := &Saving{done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
-		w.err = s.finish(ctx)
+		w.err = guard(func() error { return s.finish(ctx) }, s.leave)
 	}()
 	return w, nil
 }
@@ -377,17 +377,41 @@ func (w *Saving) Done() bool {
 	}
 }
 
-// begin agrees with the other ranks on who writes what, and writes the values.
-func begin(ctx context.Context, op string, g *dist.Group, dir string, state State, copied bool) (s *saver, err error) {
+// guard calls f, and leave if f panics or ends the goroutine, as functions of the program that it calls may.
+func guard(f func() error, leave func()) error {
+	returned := false
+	defer func() {
+		if !returned {
+			leave()
+		}
+	}()
+	err := f()
+	returned = true
+	return err
+}
+
+// leave removes what was written and aborts the group, since the other ranks wait for this one.
+func (s *saver) leave() {
+	_ = s.discard()
+	_ = s.g.Abort()
+}
+
+// start begins a save.
+func start(ctx context.Context, op string, g *dist.Group, dir string, state State, copied bool) (*saver, error) {
 	if err := refuse.Ended(op, ctx, dist.ErrTimeout); err != nil {
 		return nil, err
 	}
-	s = &saver{op: op, g: g, rank: max(0, g.Rank()), dir: located(dir)}
+	s := &saver{op: op, g: g, rank: max(0, g.Rank()), dir: located(dir)}
+	return s, guard(func() error { return s.begin(ctx, dir, state, copied) }, s.leave)
+}
+
+// begin agrees with the other ranks on who writes what, and writes the values.
+func (s *saver) begin(ctx context.Context, dir string, state State, copied bool) error {
 	var own plan
-	shards, plain, err := state.all(op)
+	shards, plain, err := state.all(s.op)
 	for i := 0; err == nil && i < len(shards); i++ {
 		var p part
-		p, err = shards[i].describe(op)
+		p, err = shards[i].describe(s.op)
 		own.Parts = append(own.Parts, p)
 	}
 	if err == nil && plain != nil {
@@ -406,16 +430,16 @@ func begin(ctx context.Context, op string, g *dist.Group, dir string, state Stat
 	if err != nil {
 		own.Err = err.Error()
 	}
-	plans, failure := gather(ctx, g, own)
+	plans, failure := gather(ctx, s.g, own)
 	if failure != nil {
-		return nil, errors.Join(err, failure, s.discard())
+		return errors.Join(err, failure, s.discard())
 	}
 	var texts []string
 	for _, p := range plans {
 		texts = append(texts, p.Err)
 	}
 	var mine []int
-	if err = first(op, texts, err); err == nil {
+	if err = first(s.op, texts, err); err == nil {
 		if err = oneDir(plans); err == nil {
 			err = oneOptimizer(plans)
 		}
@@ -423,11 +447,11 @@ func begin(ctx context.Context, op string, g *dist.Group, dir string, state Stat
 			mine, err = assign(plans, s.rank)
 		}
 		if err != nil { // the same on all ranks
-			err = fmt.Errorf(prefix+"%s: %w", op, err)
+			err = fmt.Errorf(prefix+"%s: %w", s.op, err)
 		}
 	}
 	if err != nil {
-		return nil, errors.Join(err, s.discard())
+		return errors.Join(err, s.discard())
 	}
 	s.tmp, s.mode = plans[0].Tmp, plans[0].Mode
 	if s.rank == 0 {
@@ -444,7 +468,7 @@ func begin(ctx context.Context, op string, g *dist.Group, dir string, state Stat
 			s.add(x)
 		}
 	}
-	return s, nil
+	return nil
 }
 
 // copyOf returns a copy on the CPU, which the caller releases.
@@ -582,7 +606,11 @@ func Load(ctx context.Context, g *dist.Group, dir string, state State) error {
 	if err := refuse.Ended(op, ctx, dist.ErrTimeout); err != nil {
 		return err
 	}
-	return agree(ctx, g, op, tensor.WithScope(func() error { return load(ctx, op, located(dir), state) }))
+	err := guard(
+		func() error { return tensor.WithScope(func() error { return load(ctx, op, located(dir), state) }) },
+		func() { _ = g.Abort() }, // the other ranks wait for this one
+	)
+	return agree(ctx, g, op, err)
 }
 
 // whole returns an error unless the checkpoint has the optimizer's tensors that Save has listed in its values. Without

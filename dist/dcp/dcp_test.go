@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -554,6 +555,95 @@ func TestContextEnds(t *testing.T) {
 			return nil
 		}); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// broken is a value whose save calls end.
+type broken struct{ end func() }
+
+func (b *broken) MarshalText() ([]byte, error) {
+	b.end()
+	return nil, nil
+}
+
+func (*broken) UnmarshalText([]byte) error { return nil }
+
+// TestCallbackDoesNotReturn tests that a panic or the end of the goroutine in a function of the program aborts the
+// group, so that no rank waits for this one, and that the directory can be saved to again.
+func TestCallbackDoesNotReturn(t *testing.T) {
+	leak.Check(t)
+	errLeft := errors.New("the call did not return")
+	for what, end := range map[string]func(){"panic": func() { panic("mine") }, "Goexit": runtime.Goexit} {
+		for _, call := range []string{"Save", "SaveAsync", "Load"} {
+			t.Run(call+", "+what, func(t *testing.T) {
+				leak.Check(t)
+				dir := filepath.Join(t.TempDir(), "run")
+				state := func(loaded func()) (dcp.State, error) {
+					m := nn.NewLinear(2, 2)
+					opt, err := optim.NewSGD(nn.Parameters(m), 0.1)
+					return dcp.State{Shards: dcp.Model("", m), Optimizer: ender{opt, loaded}}, err
+				}
+				save := func() error {
+					s, err := state(nil)
+					return errors.Join(err, dcp.Save(ctx, nil, dir, s))
+				}
+				alone(t, save)
+				other := make(chan struct{})
+				if err := launch.Ranks(ctx, 2, func(g *dist.Group) error {
+					ends := func() {
+						if g.Rank() == 0 {
+							end()
+						}
+					}
+					s, err := state(ends)
+					if err != nil {
+						return err
+					}
+					if call != "Load" {
+						s.Parts = []checkpoint.Part{checkpoint.Value("broken", &broken{ends})}
+					}
+					result := make(chan error)
+					go func() {
+						err := errLeft
+						defer func() {
+							_ = recover()
+							result <- err
+						}()
+						switch call {
+						case "Save":
+							err = dcp.Save(ctx, g, dir, s)
+						case "Load":
+							err = dcp.Load(ctx, g, dir, s)
+						default:
+							w, failure := dcp.SaveAsync(ctx, g, dir, s)
+							err = errors.Join(failure, w.Wait(ctx))
+						}
+					}()
+					err = <-result
+					if g.Rank() == 1 {
+						close(other)
+						var peer *dist.PeerError
+						if !errors.As(err, &peer) || !slices.Equal(peer.Ranks, []int{0}) {
+							return fmt.Errorf("rank 1: %w", err)
+						}
+						return nil
+					}
+					if err != errLeft {
+						return fmt.Errorf("rank 0: %w", err)
+					}
+					select {
+					case <-other:
+						return nil
+					case <-time.After(20 * time.Second):
+						return errors.New("rank 1 waits")
+					}
+				}); err != nil {
+					t.Error(err)
+				}
+				alone(t, save)
+				tidy(t, dir)
+			})
 		}
 	}
 }

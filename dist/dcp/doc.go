@@ -45,5 +45,6 @@
 // Since a checkpoint is renamed, it cannot be a mount point, such as the volume of a container: save to a directory within it.
 //
 // If the context of a rank ends within a call, the group is aborted, and the other ranks get a *dist.PeerError. A context
-// that ends after all ranks have written does not end Save.
+// that ends after all ranks have written does not end Save. The group is also aborted if a function of the program that a
+// call uses, such as a method of a value in Parts, panics or ends the goroutine (runtime.Goexit); the panic goes on.
 package dcp
