@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/launch"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -542,5 +544,100 @@ func TestContextEndsWithinACall(t *testing.T) {
 			}
 			return nil
 		})
+	}
+}
+
+// TestCallbackDoesNotReturn tests that a stage, a loss or a hook that panics or ends its goroutine aborts the group, so
+// that no rank waits for this one.
+func TestCallbackDoesNotReturn(t *testing.T) {
+	leak.Check(t)
+	errLeft := errors.New("the call did not return")
+	pass := func() {}
+	pipeline := func(eval bool, stage, loss func()) func(g *dist.Group) error {
+		return func(g *dist.Group) error {
+			p, err := dist.NewPipeline(g, function(func(x *tensor.Tensor) *tensor.Tensor {
+				stage()
+				return x.Mul(2)
+			}), func(y, target *tensor.Tensor) *tensor.Tensor {
+				loss()
+				return nn.MSELoss(y, target)
+			}, 2)
+			if err != nil {
+				return err
+			}
+			call := p.Step
+			if eval {
+				call = p.Eval
+			}
+			_, err = call(ctx, tensor.Ones([]int{4, 3}), tensor.Ones([]int{4, 3}))
+			return err
+		}
+	}
+	for what, end := range map[string]func(){"panic": func() { panic("mine") }, "Goexit": runtime.Goexit} {
+		for name, c := range map[string]struct {
+			rank int // the one that ends
+			call func(ends func()) func(g *dist.Group) error
+		}{
+			"stage": {0, func(ends func()) func(g *dist.Group) error { return pipeline(false, ends, pass) }},
+			"loss":  {1, func(ends func()) func(g *dist.Group) error { return pipeline(false, pass, ends) }},
+			"Eval":  {0, func(ends func()) func(g *dist.Group) error { return pipeline(true, ends, pass) }},
+			"hook": {0, func(ends func()) func(g *dist.Group) error {
+				return func(g *dist.Group) error {
+					opt, err := dist.NewZeroRedundancyOptimizer(g, nn.Parameters(nn.NewLinear(2, 2)), func(part []*tensor.Tensor) (*optim.Optimizer, error) {
+						return optim.NewSGD(part, 0.1)
+					})
+					if err != nil {
+						return err
+					}
+					opt.Local().RegisterStepPreHook(func(*optim.Optimizer) error {
+						ends()
+						return nil
+					})
+					return opt.Step()
+				}
+			}},
+		} {
+			t.Run(name+", "+what, func(t *testing.T) {
+				leak.Check(t)
+				other := make(chan struct{})
+				ranks(t, 2, func(g *dist.Group) error {
+					call := c.call(func() {
+						if g.Rank() == c.rank {
+							end()
+						}
+					})
+					if err := g.Barrier(ctx); err != nil { // the ranks have connected
+						return err
+					}
+					result := make(chan error)
+					go func() {
+						err := errLeft
+						defer func() {
+							_ = recover()
+							result <- err
+						}()
+						err = tensor.WithScope(func() error { return call(g) })
+					}()
+					err := <-result
+					if g.Rank() != c.rank {
+						close(other)
+						var peer *dist.PeerError
+						if !errors.As(err, &peer) || !slices.Equal(peer.Ranks, []int{c.rank}) {
+							return fmt.Errorf("want an error that names rank %d: %w", c.rank, err)
+						}
+						return nil
+					}
+					if err != errLeft {
+						return err
+					}
+					select {
+					case <-other:
+						return nil
+					case <-time.After(20 * time.Second):
+						return errors.New("the other rank waits")
+					}
+				})
+			})
+		}
 	}
 }

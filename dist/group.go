@@ -391,6 +391,19 @@ func (g *Group) Abort() error {
 	return g.cut("Abort")
 }
 
+// orAbort calls f, and aborts the group if f fails, panics or ends the goroutine: the other ranks wait for this one.
+func (g *Group) orAbort(f func() error) (err error) {
+	done := false
+	defer func() {
+		if !done {
+			_ = g.Abort()
+		}
+	}()
+	err = f()
+	done = err == nil
+	return err
+}
+
 // cut closes the connections of a group that is not freed yet, and ends the waits that do not notice it.
 func (g *Group) cut(op string) error {
 	g.state.Lock()

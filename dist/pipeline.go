@@ -100,8 +100,8 @@ type sending struct {
 
 // Step runs the forward and backward passes of a batch and returns its loss, on all ranks. x, on the first rank, and target, on
 // the last, are divided along their first dimension, which must be a multiple of the number of microbatches; on other ranks
-// they are not read. Stages before the first one with a parameter to train have no backward pass. If it fails, the group
-// can only be closed.
+// they are not read. Stages before the first one with a parameter to train have no backward pass. If it fails, or a stage
+// or the loss panics or ends the goroutine (runtime.Goexit), the group can only be closed.
 func (p *Pipeline) Step(ctx context.Context, x, target *tensor.Tensor) (loss float64, err error) {
 	return p.batch(ctx, "Step", x, target, false)
 }
@@ -131,9 +131,7 @@ func (p *Pipeline) batch(ctx context.Context, op string, x, target *tensor.Tenso
 	err = tensor.WithScope(func() error {
 		s := &step{Pipeline: p, op: op, ctx: ctx, forwardOnly: forwardOnly,
 			inputs: make([]*tensor.Tensor, p.microbatches), outputs: make([]*tensor.Tensor, p.microbatches)}
-		err := s.run(x, target)
-		if err != nil {
-			_ = p.g.Abort() // the other stages wait for this one
+		if err := p.g.orAbort(func() error { return s.run(x, target) }); err != nil {
 			return err
 		}
 		total := tensor.Zeros([]int{1}, tensor.Float64) // which holds a loss of any dtype

@@ -117,7 +117,8 @@ func (z *ZeroRedundancyOptimizer) Release() {
 }
 
 // Step updates this rank's parameters and copies those of the other ranks from them. All ranks must call it. If it fails,
-// the group can only be closed. In DDP.Join of the same group it is an error.
+// or a hook panics or ends the goroutine (runtime.Goexit), the group can only be closed. In DDP.Join of the same group it
+// is an error.
 func (z *ZeroRedundancyOptimizer) Step() error {
 	if !z.made() {
 		return refuse.Nil("Step", "an optimizer")
@@ -125,12 +126,14 @@ func (z *ZeroRedundancyOptimizer) Step() error {
 	if err := z.g.unjoined("Step"); err != nil {
 		return err
 	}
-	err := z.sticky
-	if z.sticky = nil; err == nil {
-		err = z.local.Step()
-	}
+	err := z.g.orAbort(func() error {
+		err := z.sticky
+		if z.sticky = nil; err == nil {
+			err = z.local.Step()
+		}
+		return err
+	})
 	if err != nil {
-		_ = z.g.Abort() // the other ranks wait for this one
 		return err
 	}
 	for r := range z.parts {
