@@ -464,7 +464,7 @@ func (s *saver) begin(ctx context.Context, dir string, state State, copied bool)
 				s.copies = append(s.copies, x.Tensor)
 				s.err = x.Tensor.Err()
 			}
-			x.Offsets = own.Parts[i].Box.Offsets
+			x.Offsets = slices.Clone(own.Parts[i].Box.Offsets) // the program may change its own after SaveAsync
 			s.add(x)
 		}
 	}

@@ -495,6 +495,34 @@ func TestAsync(t *testing.T) {
 	}
 }
 
+// TestAsyncOffsets tests that a program may change the offsets of its shards after SaveAsync.
+func TestAsyncOffsets(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	const large = 4_000_000 // in the first file
+	alone(t, func() error {
+		offsets := []int{large}
+		w, err := dcp.SaveAsync(ctx, nil, dir, dcp.State{Shards: []dcp.Shard{
+			{Name: "x", Global: []int{large + 1}, Offsets: []int{0}, Tensor: tensor.Zeros([]int{large})},
+			{Name: "x", Global: []int{large + 1}, Offsets: offsets, Tensor: tensor.Ones([]int{1})},
+		}})
+		if err != nil {
+			return err
+		}
+		offsets[0] = 0
+		last := tensor.Zeros([]int{1})
+		if err := errors.Join(w.Wait(ctx), dcp.Load(ctx, nil, dir, dcp.State{Shards: []dcp.Shard{
+			{Name: "x", Global: []int{large + 1}, Offsets: []int{large}, Tensor: last},
+		}})); err != nil {
+			return err
+		}
+		if v, err := last.Item(); err != nil || v != 1 {
+			return fmt.Errorf("the last element is %v, %v", v, err)
+		}
+		return nil
+	})
+}
+
 // ender is an optimizer that ends a context when it is loaded.
 type ender struct {
 	*optim.Optimizer
