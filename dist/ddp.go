@@ -243,15 +243,15 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 // sparseGrads returns the names of the parameters of model whose gradients are sparse.
 func sparseGrads(model any) (names []string) {
 	for _, m := range nn.NamedModules(model) {
+		var sparse bool
 		switch l := m.Module.(type) {
 		case *nn.Embedding:
-			if l.Sparse {
-				names = append(names, strings.TrimPrefix(m.Name+".weight", "."))
-			}
+			sparse = l.Sparse
 		case *nn.EmbeddingBag:
-			if l.Sparse {
-				names = append(names, strings.TrimPrefix(m.Name+".weight", "."))
-			}
+			sparse = l.Sparse
+		}
+		if sparse {
+			names = append(names, strings.TrimPrefix(m.Name+".weight", "."))
 		}
 	}
 	return names
