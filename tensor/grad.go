@@ -202,11 +202,11 @@ func runBackward(roots []*Tensor, opts ...BackwardOption) error {
 		return err
 	}
 	defer b.unpin()
+	reclaim.BeforeBackward()
 	var end func(err error) error
 	if handle.BeginBackward != nil {
 		end = handle.BeginBackward()
 	}
-	reclaim.BeforeBackward()
 	ref := cshim.Backward(b.roots.hs, b.grads.hs, b.inputs.hs, *s.Retain, s.Create)
 	reclaim.AfterBackward()
 	cshim.Yield()

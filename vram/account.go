@@ -150,7 +150,7 @@ func (a *account) state() State {
 // replan asks the policy and sets the triggers of the next question.
 func (a *account) replan() {
 	s := a.state()
-	a.plan(s, s.decide())
+	a.plan(s, s.decide(State.askApart))
 }
 
 func replanAll() {

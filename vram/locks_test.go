@@ -47,7 +47,7 @@ func TestLocksOfAnAccount(t *testing.T) {
 		unordered.Go(f, touch)
 	}
 
-	for _, f := range []func(){func() { a.state() }, func() { sweepResult{totals: map[*account]int64{}}.finish(nil) }, func() { State{}.decide() }} {
+	for _, f := range []func(){func() { a.state() }, func() { sweepResult{totals: map[*account]int64{}}.finish(nil) }, func() { State{}.decide(State.ask) }} {
 		unordered.Go(f, func() {
 			timeBudget.Lock()
 			defer timeBudget.Unlock()

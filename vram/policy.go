@@ -76,9 +76,11 @@ type Decision struct {
 	Share float64
 }
 
-// Policy decides when to sweep, and how deep. Decide is called on many goroutines at once. It must not allocate
-// tensors, call [Collect], or change limits or the policy. If it panics or ends its goroutine (runtime.Goexit), [Paced]
-// decides. The hard limit holds under every policy: an allocation that would pass it waits for a deep sweep.
+// Policy decides when to sweep, and how deep. Decide is called on many goroutines at once: before an operator or a
+// backward pass on the goroutine that calls it, otherwise on a new goroutine. It must not allocate tensors, call
+// [Collect], or change limits or the policy. If it panics, [Paced] decides. If it ends the new goroutine
+// (runtime.Goexit), Paced decides, too. The hard limit holds under every policy: an allocation that would pass it waits
+// for a deep sweep.
 type Policy interface {
 	Decide(s State) Decision
 }
@@ -122,17 +124,25 @@ func (p Paced) Decide(s State) Decision {
 	return d
 }
 
-// ask returns the decision of p, or Paced's if p panics or ends its goroutine. The goroutine is p's own, because the
-// one that asks may be the pacer's, which must not end, or may have locked what it needs to unlock.
-func (s State) ask(p Policy) Decision {
+// ask returns the decision of p, or Paced's if p panics.
+func (s State) ask(p Policy) (d Decision) {
+	defer func() {
+		if recover() != nil {
+			d = Paced{}.Decide(s)
+		}
+	}()
+	return p.Decide(s)
+}
+
+// askApart is ask on a new goroutine, which p may end: the pacer's must not end. Paced decides then.
+func (s State) askApart(p Policy) Decision {
 	if paced, ok := p.(Paced); ok {
 		return paced.Decide(s)
 	}
 	answer := make(chan Decision, 1)
 	go func() {
 		defer close(answer)
-		defer func() { _ = recover() }()
-		answer <- p.Decide(s)
+		answer <- s.ask(p)
 	}()
 	if d, ok := <-answer; ok {
 		return d
@@ -147,9 +157,9 @@ func init() { use(Paced{}) }
 // use makes p the policy and returns the one before.
 func use(p Policy) (before *Policy) { return policy.Swap(&p) }
 
-// decide asks the policy, and sets the share of the time budget that it wants.
-func (s State) decide() Decision {
-	d := s.ask(CurrentPolicy())
+// decide asks the policy, by State.ask or State.askApart, and sets the share of the time budget that it wants.
+func (s State) decide(ask func(State, Policy) Decision) Decision {
+	d := ask(s, CurrentPolicy())
 	d.Sweep = min(max(d.Sweep, None), Deep) // a program's policy may return any number
 	share := cmp.Or(d.Share, pacer.DefaultShare)
 	timeBudget.Lock()

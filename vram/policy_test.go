@@ -847,13 +847,17 @@ func TestRatesRepeatsLightSweeps(t *testing.T) {
 	}
 }
 
-// failing is a policy that calls fail, at operators or for allocations that wait.
+// failing is a policy that calls fail, at operators or for allocations that wait, which it counts.
 type failing struct {
 	armed *atomic.Bool
+	waits *atomic.Int32
 	fail  func()
 }
 
 func (p failing) Decide(s vram.State) vram.Decision {
+	if s.Largest > 0 {
+		p.waits.Add(1)
+	}
 	if p.armed.Load() && (s.Largest > 0 || s.Live > 30*mib) {
 		p.fail()
 	}
@@ -862,7 +866,8 @@ func (p failing) Decide(s vram.State) vram.Decision {
 	return d
 }
 
-// If a policy panics or ends its goroutine, Paced decides, and no lock is held afterwards.
+// If a policy panics, or ends the goroutine that asks it, allocations get their room and no lock is held afterwards. Only
+// a policy that ends its goroutine ends that of an operator.
 func TestPolicyFails(t *testing.T) {
 	for name, fail := range map[string]func(){"panics": func() { panic("a bug in the policy") }, "ends its goroutine": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
@@ -871,23 +876,32 @@ func TestPolicyFails(t *testing.T) {
 			defer vram.SetPolicy(vram.SetPolicy(nil))
 			var armed atomic.Bool
 			armed.Store(true)
-			vram.SetPolicy(failing{&armed, fail})
+			var waits, ended atomic.Int32
+			vram.SetPolicy(failing{&armed, &waits, fail})
 			var all sync.WaitGroup
-			var ended atomic.Int32
 			for range 4 {
 				all.Go(func() {
 					for range 8 {
-						// In a scope, which locks the goroutine to its thread: an allocation that waits is a sample of that thread.
-						if err := tensor.WithScope(func() error { return tensor.Ones([]int{mib}).Add(1).Err() }); err != nil {
-							t.Error(err)
-						}
+						left := make(chan struct{})
+						go func() {
+							defer close(left)
+							// In a scope, which locks the goroutine to its thread: an allocation that waits is a sample of
+							// that thread.
+							if err := tensor.WithScope(func() error { return tensor.Ones([]int{mib}).Add(1).Err() }); err != nil {
+								t.Error(err)
+							}
+							ended.Add(1)
+						}()
+						<-left
 					}
-					ended.Add(1)
 				})
 			}
 			all.Wait()
-			if n := ended.Load(); n != 4 {
-				t.Errorf("%d goroutines came to their end, want 4", n)
+			if n := ended.Load(); n != 32 && name == "panics" {
+				t.Errorf("%d of 32 goroutines came to their end", n)
+			}
+			if waits.Load() < 2 {
+				t.Error("the pacer asked the policy only once")
 			}
 			armed.Store(false)
 			ok(t, vram.Collect())

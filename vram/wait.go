@@ -180,7 +180,7 @@ func admit(w *cshim.Waiters) Depth {
 	a := accountOf(w.Device)
 	s := a.state()
 	s.Request, s.Largest = w.Bytes, w.Largest
-	d := s.decide()
+	d := s.decide(State.askApart)
 	if d.Sweep != None {
 		return d.Sweep
 	}
@@ -225,7 +225,9 @@ func boundary(backward bool) {
 	if depth == None || cshim.Capturing() { // a sweep would free on this thread
 		return
 	}
-	if !sweeper.TryLock() {
+	if sweeper.TryLock() {
+		defer sweeper.Unlock()
+	} else {
 		// Another goroutine sweeps. While there is room this goroutine continues. Otherwise it waits here, in Go: a
 		// thread that waits in C keeps its processor until the runtime's monitor retakes it, which may take 10 ms.
 		// Operators of a reclaimer, on a thread that sweeps, do not wait.
@@ -233,6 +235,7 @@ func boundary(backward bool) {
 		if !full || cshim.Sweeping() || !waitForSweep() {
 			return
 		}
+		defer sweeper.Unlock() // also if the policy ends this goroutine
 		// If a sweep began during the wait, this operator begins without another. Otherwise each of several
 		// goroutines that wait would sweep again, and the last of them would wait for all of these sweeps.
 		if sweeper.last.began.After(start) {
@@ -241,7 +244,6 @@ func boundary(backward bool) {
 			depth, _, requests = ask(backward)
 		}
 	}
-	defer sweeper.Unlock()
 	if depth != None {
 		sweep(depth, 0, nil).finish(requests)
 	}
@@ -253,7 +255,7 @@ func ask(backward bool) (depth Depth, full bool, requests map[*account]int64) {
 	for _, a := range known() {
 		s := a.state()
 		s.Backward = backward
-		d := s.decide()
+		d := s.decide(State.ask)
 		if !backward {
 			a.plan(s, d)
 		}
