@@ -191,11 +191,11 @@ func (r *sweepResult) collect(enough func() bool) (ended bool) {
 func (r *sweepResult) askProgram(want int64, until time.Time, enough func() bool) (ended bool) {
 	var prepared []*registered
 	defer func() {
-		still := want
-		if enough != nil && enough() {
-			still = 0
-		}
 		for _, reg := range prepared {
+			still := want
+			if enough != nil && enough() {
+				still = 0
+			}
 			reg.call(func() { reg.Reclaim(still) }, until)
 		}
 	}()

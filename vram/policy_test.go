@@ -567,6 +567,7 @@ func TestReclaimFollowsPrepare(t *testing.T) {
 	}{
 		"a collection makes room": {func(c *caches) { c.dropped = nil }, false, []string{"prepare", "reclaim"}},
 		"another makes room":      {func(*caches) {}, false, []string{"prepare", "other", "reclaim"}},
+		"another, which prepared": {func(*caches) {}, false, []string{"prepare", "other", "reclaim"}},
 		"late":                    {func(c *caches) { <-c.blocks }, true, []string{"prepare", "reclaim"}},
 		"panics":                  {func(*caches) { panic("no") }, true, []string{"prepare", "reclaim"}},
 	} {
@@ -584,11 +585,15 @@ func TestReclaimFollowsPrepare(t *testing.T) {
 				}
 			}})()
 			if slices.Contains(c.want, "other") {
-				defer vram.Register(vram.Reclaimer{Name: "other", Rank: 1, Reclaim: func(int64) {
+				other := vram.Reclaimer{Name: "other", Rank: 1, Reclaim: func(int64) {
 					all.calls <- "other"
 					all.released.Release()
 					all.released = nil
-				}})()
+				}}
+				if name == "another, which prepared" {
+					other.Rank, other.Prepare = -1, func() {}
+				}
+				defer vram.Register(other)()
 			}
 			all.dropped, all.released = tensor.Empty([]int{4 * mib}), tensor.Empty([]int{4 * mib}) // 16 MiB each
 			x := tensor.Empty([]int{4 * mib})
