@@ -339,7 +339,7 @@ func SaveAsync(ctx context.Context, g *dist.Group, dir string, state State) (*Sa
 	if err != nil {
 		return nil, err
 	}
-	w := &Saving{done: make(chan struct{})}
+	w := &Saving{done: make(chan struct{}), err: errors.New("dcp.SaveAsync: ctx ended the goroutine that saves")}
 	go func() {
 		defer close(w.done)
 		w.err = guard(func() error { return s.finish(ctx) }, s.leave)

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -596,6 +597,32 @@ func (b *broken) MarshalText() ([]byte, error) {
 }
 
 func (*broken) UnmarshalText([]byte) error { return nil }
+
+// ending is a context whose Err ends the goroutine that saves.
+type ending struct{ context.Context }
+
+func (e ending) Err() error {
+	if strings.Contains(string(debug.Stack()), "finish") {
+		runtime.Goexit()
+	}
+	return e.Context.Err()
+}
+
+// TestSaveAsyncEnds tests that a save whose goroutine ends fails.
+func TestSaveAsyncEnds(t *testing.T) {
+	leak.Check(t)
+	alone(t, func() error {
+		m := nn.NewLinear(2, 2)
+		w, err := dcp.SaveAsync(ending{ctx}, nil, filepath.Join(t.TempDir(), "run"), dcp.State{Shards: dcp.Model("", m)})
+		if err != nil {
+			return err
+		}
+		if err := w.Wait(ctx); err == nil {
+			return errors.New("a save that did not end has no error")
+		}
+		return nil
+	})
+}
 
 // TestCallbackDoesNotReturn tests that a panic or the end of the goroutine in a function of the program aborts the
 // group, so that no rank waits for this one, and that the directory can be saved to again.
