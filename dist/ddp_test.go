@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -681,6 +682,48 @@ func TestDDPOfSparseGradients(t *testing.T) {
 			t.Errorf("PowerSGD: %v", err)
 		}
 		return nil
+	})
+}
+
+// TestCloseBesideFirstHooks tests that a DDP with sparse gradients can be closed while other goroutines register the first
+// hooks of tensors.
+func TestCloseBesideFirstHooks(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 1, func(g *dist.Group) error {
+		var tables []*nn.Embedding
+		for range 16 {
+			tables = append(tables, nn.NewEmbedding(2, 2, nn.SparseGrad()))
+		}
+		var closed atomic.Bool
+		hooked := make(chan error)
+		go func() {
+			hooked <- func() error {
+				for !closed.Load() {
+					x := tensor.Zeros([]int{1}).RequiresGrad_()
+					remove, err := x.RegisterHook(func(*tensor.Tensor) (*tensor.Tensor, error) { return nil, nil })
+					if err != nil {
+						return err
+					}
+					remove()
+					x.Release()
+				}
+				return nil
+			}()
+		}()
+		err := func() error {
+			for range 200 {
+				ddp, err := dist.NewDDP(ctx, g, &struct{ Tables []*nn.Embedding }{tables})
+				if err != nil {
+					return err
+				}
+				if err := ddp.Close(); err != nil {
+					return err
+				}
+			}
+			return nil
+		}()
+		closed.Store(true)
+		return errors.Join(err, <-hooked)
 	})
 }
 

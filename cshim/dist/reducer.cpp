@@ -198,8 +198,12 @@ struct Reducer {
   std::mutex mutex;
   std::vector<std::pair<at::Tensor, uint32_t>> copying;  // parameters with sparse gradients, and their hooks
 
-  ~Reducer() {
+  ~Reducer() { remove_hooks(); }
+  // Must be called before the destructor if that runs under the lock of the passes: hooks have locks that come
+  // before it.
+  void remove_hooks() {
     for (auto &[t, number] : copying) remove_hook(t, number);
+    copying.clear();
   }
 };
 
@@ -378,7 +382,9 @@ ls_error *ls_reducer_times(ls_reducer reducer, int64_t *times) noexcept {
 void ls_reducer_free(ls_reducer reducer) noexcept {
   ls::run_quiet([&] {
     if (reducer == 0) return;
-    // Its hooks on the parameters hold its address.
-    ls::after_passes([r = &ls::reducer_of(reducer)] { delete r; });
+    auto *r = &ls::reducer_of(reducer);
+    r->remove_hooks();
+    // libtorch's hooks on the parameters hold its address.
+    ls::after_passes([r] { delete r; });
   });
 }
