@@ -17,7 +17,7 @@ import (
 func init() {
 	for name, f := range map[string]func(*Control) error{
 		"dropped": dropped, "casts": casts, "stale": stale, "drawn": drawn, "unmapped": unmapped,
-		"waits": waits, "broken": broken,
+		"waits": waits, "broken": broken, "beside": beside,
 	} {
 		scenarios[name] = f
 	}
@@ -29,6 +29,7 @@ func TestCaptureAfterEagerStep(t *testing.T)    { run(t, "stale", 1, 1<<30) }
 func TestRandomNumbersOfTwoGraphs(t *testing.T) { run(t, "drawn", 1, 1<<30) }
 func TestCaptureRefusesWaits(t *testing.T)      { run(t, "waits", 1, 1<<30) }
 func TestFreesInBrokenCapture(t *testing.T)     { run(t, "broken", 1, 1<<30) }
+func TestFreesBesideCapture(t *testing.T)       { run(t, "beside", 1, 1<<30) }
 func TestCloseWaitsForReplays(t *testing.T) {
 	run(t, "unmapped", 1, 1<<30, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
 }
@@ -413,4 +414,69 @@ func broken(c *Control) error {
 	}
 	g, err := cuda.Capture(d, func() error { return x.Add(1).Err() })
 	return errors.Join(err, g.Replay(), g.Close(), second(x.Sum().Item()))
+}
+
+// beside: another goroutine frees tensors during a capture, among them one that the captured stream used in the warm-up.
+// Neither the capture nor the goroutine's allocations fail, and memory is used again only when all streams are done.
+func beside(c *Control) error {
+	d := tensor.CUDA(0)
+	const n = 8 << 20 // elements: a segment of its own
+	side, err := cuda.NewStream(d)
+	if err != nil {
+		return err
+	}
+	before, err := vram.Stats(d)
+	if err != nil {
+		return err
+	}
+	x, z := tensor.Zeros([]int{n}, d).Keep(), tensor.Zeros([]int{2 * n}, d).Keep()
+	free := func() error {
+		c.SetTimes(time.Millisecond, 0)
+		err := cuda.WithStream(side, func() error { return tensor.WithScope(func() error { return z.Sum().Err() }) })
+		c.SetTimes(0, 0)
+		z.Release()
+		x.Release()
+		y := tensor.Empty([]int{3 * n}, d) // libtorch asks for the end of the streams' work
+		defer y.Release()
+		return errors.Join(err, y.Err())
+	}
+	warm := true
+	g, err := cuda.Capture(d, func() error {
+		if warm {
+			warm = false
+			return tensor.WithScope(func() error { return x.Add(1).Err() })
+		}
+		freed := make(chan error)
+		go func() { freed <- free() }()
+		return errors.Join(<-freed, tensor.WithScope(func() error { return tensor.Ones([]int{4}, d).Err() }))
+	}, cuda.Warmup(1))
+	if err != nil {
+		return err
+	}
+	if n := c.Invalidated(); n != 0 {
+		return fmt.Errorf("%d captures made invalid, want 0", n)
+	}
+	fresh := func(elements int) (bool, error) {
+		before := c.Allocations(0)
+		y := tensor.Empty([]int{elements}, d)
+		defer y.Release()
+		return c.Allocations(0) != before, y.Err()
+	}
+	for _, e := range []struct {
+		what     string
+		elements int
+		want     bool
+	}{{"x, of which all streams are done", n, false}, {"z, which a stream reads", 2 * n, true}} {
+		if got, err := fresh(e.elements); got != e.want {
+			return fmt.Errorf("the size of %s: new memory %v, want %v; %w", e.what, got, e.want, err)
+		}
+	}
+	c.Advance(time.Second)
+	if err := errors.Join(g.Replay(), tensor.Synchronize(d), g.Close(), second(fresh(2*n))); err != nil {
+		return err
+	}
+	if after, err := vram.Stats(d); err != nil || after.Allocated != before.Allocated {
+		return fmt.Errorf("%d bytes live after the capture, %d before; %w", after.Allocated, before.Allocated, err)
+	}
+	return nil
 }
