@@ -111,16 +111,16 @@ func MemorySetLimit(device int32, bytes int64) error {
 	return takeError(C.lsc_memory_set_limit(C.int32_t(device), C.int64_t(bytes)))
 }
 
-// MemoryFollowCGroups makes the CPU's limit follow the room in the groups, up to most bytes, until
-// MemorySetLimit is called. caller is the number of bytes that Go's runtime has.
-func MemoryFollowCGroups(groups []cgroup.Group, most, caller int64) error {
+// MemoryFollowCGroups makes the CPU's limit follow the room in the groups, up to most bytes and that share of their
+// lowest limit, until MemorySetLimit is called. caller is the number of bytes that Go's runtime has.
+func MemoryFollowCGroups(groups []cgroup.Group, most int64, share float64, caller int64) error {
 	var list []C.ls_cgroup
 	for _, g := range groups {
 		dir := C.CString(g.Dir)
 		defer C.free(unsafe.Pointer(dir))
 		list = append(list, C.ls_cgroup{dir: dir, version: C.int32_t(g.Version)})
 	}
-	return takeError(C.lsc_memory_follow_cgroups(unsafe.SliceData(list), C.uint64_t(len(list)), C.int64_t(most), C.int64_t(caller)))
+	return takeError(C.lsc_memory_follow_cgroups(unsafe.SliceData(list), C.uint64_t(len(list)), C.int64_t(most), C.double(share), C.int64_t(caller)))
 }
 
 // MemorySetTriggers sets the live bytes, and the bytes ever allocated, above which Due is set, and the live

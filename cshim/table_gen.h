@@ -119,7 +119,7 @@ typedef struct ls_functions {
   ls_error *(*memory_trim)(int32_t device, int64_t keep, int64_t *freed);
   ls_error *(*memory_capacity)(int32_t device, int64_t *free, int64_t *total);
   ls_error *(*memory_set_limit)(int32_t device, int64_t bytes);
-  ls_error *(*memory_follow_cgroups)(const ls_cgroup *groups, uint64_t n, int64_t most, int64_t caller);
+  ls_error *(*memory_follow_cgroups)(const ls_cgroup *groups, uint64_t n, int64_t most, double share, int64_t caller);
   ls_error *(*memory_set_oom_callback)(ls_oom_callback fn, void *arg);
   ls_error *(*plan_begin)(void);
   void (*plan_end)(void);
@@ -374,7 +374,7 @@ static inline int32_t lsc_memory_cache_objects(int32_t on) { return ls_table.mem
 static inline ls_error *lsc_memory_trim(int32_t device, int64_t keep, int64_t *freed) { return ls_table.memory_trim(device, keep, freed); }
 static inline ls_error *lsc_memory_capacity(int32_t device, int64_t *free, int64_t *total) { return ls_table.memory_capacity(device, free, total); }
 static inline ls_error *lsc_memory_set_limit(int32_t device, int64_t bytes) { return ls_table.memory_set_limit(device, bytes); }
-static inline ls_error *lsc_memory_follow_cgroups(const ls_cgroup *groups, uint64_t n, int64_t most, int64_t caller) { return ls_table.memory_follow_cgroups(groups, n, most, caller); }
+static inline ls_error *lsc_memory_follow_cgroups(const ls_cgroup *groups, uint64_t n, int64_t most, double share, int64_t caller) { return ls_table.memory_follow_cgroups(groups, n, most, share, caller); }
 static inline ls_error *lsc_memory_set_oom_callback(ls_oom_callback fn, void *arg) { return ls_table.memory_set_oom_callback(fn, arg); }
 static inline ls_error *lsc_plan_begin(void) { return ls_table.plan_begin(); }
 static inline void lsc_plan_end(void) { ls_table.plan_end(); }

@@ -229,19 +229,22 @@ func setDefaults() {
 		if size == 0 {
 			continue
 		}
-		most := int64(limit * float64(size))
-		var groups []cgroup.Group
-		if a.word == cpuWord {
-			groups = limitedGroups("/proc/self")
-		}
-		if len(groups) > 0 && cshim.MemoryFollowCGroups(groups, most, goMemory()) == nil {
+		if a.word == cpuWord && followCGroups(limit, size) {
 			a.follows.Store(true)
-		} else if err := cshim.MemorySetLimit(a.word, most); err != nil {
+		} else if err := cshim.MemorySetLimit(a.word, int64(limit*float64(size))); err != nil {
 			complain("the default limit of "+string(nameOf(a.word)), err)
 		}
 		_ = a.setSoftLimit(int64(soft * float64(size))) // never an error
 	}
 	environment()
+}
+
+// followCGroups makes the CPU's limit follow the cgroups, whose limits may rise above size, that of the start. It reports
+// whether there are any.
+func followCGroups(share float64, size int64) bool {
+	groups := limitedGroups("/proc/self")
+	most := share * float64(max(size, besideGo(physicalMemory("/proc/meminfo"))))
+	return len(groups) > 0 && cshim.MemoryFollowCGroups(groups, int64(most), share, goMemory()) == nil
 }
 
 // complain reports a setting that has no effect on standard error, since no function could return the error.
@@ -297,13 +300,16 @@ func environment() {
 }
 
 // hostMemory returns the least of machineMemory and what GOMEMLIMIT leaves; 0 if neither is known.
-func hostMemory() int64 {
+func hostMemory() int64 { return besideGo(machineMemory()) }
+
+// besideGo returns the least of that many bytes and what GOMEMLIMIT leaves; 0 if neither is known.
+func besideGo(bytes int64) int64 {
 	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
-		return leastKnown(machineMemory(), max(64<<20, limit-int64(m.HeapInuse)))
+		return leastKnown(bytes, max(64<<20, limit-int64(m.HeapInuse)))
 	}
-	return machineMemory()
+	return bytes
 }
 
 // machineMemory is reclaim.MachineMemory.

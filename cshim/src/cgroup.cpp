@@ -74,8 +74,8 @@ int64_t limit_of(const CGroup &g) noexcept {
 
 int64_t reserve_below(int64_t limit) noexcept { return std::min(limit / 8, 32 * kMiB + limit / 32); }
 
-int64_t cgroup_room(const std::vector<CGroup> &groups) noexcept {
-  int64_t least = INT64_MAX;
+Room cgroup_room(const std::vector<CGroup> &groups) noexcept {
+  Room least{INT64_MAX, INT64_MAX};
   for (const CGroup &g : groups) {
     int64_t limit = limit_of(g);
     if (limit < 0 || limit == INT64_MAX) continue;
@@ -90,7 +90,8 @@ int64_t cgroup_room(const std::vector<CGroup> &groups) noexcept {
       int64_t mapped = line_of(stat, g.version == 1 ? "total_mapped_file" : "file_mapped");
       usage -= std::clamp<int64_t>(files - mapped, 0, usage);
     }
-    least = std::min(least, limit - reserve_below(limit) - usage);
+    least.bytes = std::min(least.bytes, limit - reserve_below(limit) - usage);
+    least.limit = std::min(least.limit, limit);
   }
   return least;
 }

@@ -13,14 +13,19 @@ struct CGroup {
   std::string dir;  // the directory of its files
 };
 
-// Returns the bytes that may still be used below the limits of all groups. Negative: more is used than should be.
+struct Room {
+  int64_t bytes;  // that may still be used below the limits of all groups; negative: more is used than should be
+  int64_t limit;  // the lowest; INT64_MAX, like bytes: none
+};
+
+// Measures the groups.
 //
 //   room = limit - reserve - (usage - reclaimable)
 //   reclaimable = inactive_file + active_file - mapped file pages, at least 0
 //
 // Usage is that of the whole group: this process and all others in it. The kernel drops page cache before it
 // kills; file pages that are mapped (libraries, checkpoints) are in use and count.
-int64_t cgroup_room(const std::vector<CGroup> &groups) noexcept;
+Room cgroup_room(const std::vector<CGroup> &groups) noexcept;
 
 // Returns the bytes that stay free below a limit: an eighth of it, or 32 MiB and a 32nd if that is less. It is
 // for what grows between two measurements: Go's heap, libtorch's and oneDNN's own memory, thread stacks.

@@ -113,6 +113,7 @@ struct Follow {
   std::mutex mutex;
   std::vector<CGroup> groups;       // empty: the limit is fixed
   int64_t most = 0;                 // the upper bound of the limit
+  double share = 1;                 // so is this share of the lowest limit of a group
   int64_t resident = 0;             // anonymous memory at the start, without tensors and the caller's share
   std::atomic<bool> active{false};  // groups is not empty
 
@@ -231,11 +232,13 @@ bool follow_limit(int64_t n) noexcept {
   if (f.groups.empty()) return false;
   auto &a = accounts[kCpuSlot];
   int64_t tensors = a.live.load() + cpu_cached();
-  int64_t room = cgroup_room(f.groups);
+  auto [room, lowest] = cgroup_room(f.groups);
+  int64_t most = f.most;
+  if (lowest != INT64_MAX) most = std::min(most, static_cast<int64_t>(f.share * static_cast<double>(lowest)));
   // A cgroup's usage does not contain tensors that have not been written yet.
   int64_t anonymous = resident_anonymous();
   if (room != INT64_MAX && anonymous != 0) room -= std::max<int64_t>(0, tensors + f.resident - anonymous);
-  int64_t limit = room >= f.most - tensors ? f.most : std::max<int64_t>(1, tensors + room);
+  int64_t limit = room >= most - tensors ? std::max<int64_t>(1, most) : std::max<int64_t>(1, tensors + room);
   // The next measurement comes after a quarter of the room, in live or allocated bytes: sooner near the limit.
   constexpr int64_t kLeast = 4 << 20, kMost = 256 << 20;
   int64_t step = std::clamp((limit - tensors) / 4, kLeast, kMost);
@@ -484,9 +487,12 @@ ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) noexcept {
   });
 }
 
-ls_error *ls_memory_follow_cgroups(const ls_cgroup *list, uint64_t n, int64_t most, int64_t caller) noexcept {
+ls_error *ls_memory_follow_cgroups(const ls_cgroup *list, uint64_t n, int64_t most, double share,
+                                   int64_t caller) noexcept {
   return ls::run_void([&] {
     if (most <= 0) throw ls::ArgumentError("limit: " + std::to_string(most) + " bytes");
+    if (!(share > 0 && share <= 1))
+      throw ls::ArgumentError("limit: a share in (0, 1] is needed, got " + std::to_string(share));
     std::vector<ls::CGroup> groups;
     for (uint64_t i = 0; i < n; i++) {
       if (list[i].version != 1 && list[i].version != 2)
@@ -498,6 +504,7 @@ ls_error *ls_memory_follow_cgroups(const ls_cgroup *list, uint64_t n, int64_t mo
       std::lock_guard<std::mutex> lock(f.mutex);
       f.groups = std::move(groups);
       f.most = most;
+      f.share = share;
       f.resident = std::max<int64_t>(
           0, ls::resident_anonymous() - caller - ls::accounts[ls::kCpuSlot].live.load() - ls::cpu_cached());
       f.active.store(!f.groups.empty());

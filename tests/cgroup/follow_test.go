@@ -3,6 +3,7 @@ package cgroup_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -19,7 +20,7 @@ func follow(t *testing.T, version int, limit, usage int64, stat string) (dir str
 	t.Helper()
 	dir = t.TempDir()
 	files(t, dir, version, limit, usage, stat)
-	if err := cshim.MemoryFollowCGroups([]cgroup.Group{{Version: version, Dir: dir}}, 4<<30, 0); err != nil {
+	if err := cshim.MemoryFollowCGroups([]cgroup.Group{{Version: version, Dir: dir}}, 4<<30, 1, 0); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -109,6 +110,32 @@ func TestLimitFollowsUsage(t *testing.T) {
 	}
 }
 
+// TestLimitIsAShare tests that the limit is at most a share of the cgroup's, also after that has changed.
+func TestLimitIsAShare(t *testing.T) {
+	leak.Check(t)
+	fixed(t)
+	dir := t.TempDir()
+	groups := []cgroup.Group{{Version: 2, Dir: dir}}
+	files(t, dir, 2, 1024*mib, 0, "")
+	if err := cshim.MemoryFollowCGroups(groups, 1536*mib, 0.5, 0); err != nil {
+		t.Fatal(err)
+	}
+	near(t, "at the start", limit(t), 512*mib)
+	for _, now := range []struct {
+		what        string
+		group, want int64
+	}{{"a higher limit", 2048 * mib, 1024 * mib}, {"a lower limit", 512 * mib, 256 * mib}, {"much higher", 8192 * mib, 1536 * mib}} {
+		files(t, dir, 2, now.group, 0, "")
+		give(t, 1024*mib) // enough to trigger another reading
+		near(t, now.what, limit(t), now.want)
+	}
+	for _, share := range []float64{0, -1, 1.5, math.NaN()} {
+		if err := cshim.MemoryFollowCGroups(groups, 4<<30, share, 0); err == nil {
+			t.Errorf("a share of %v was taken", share)
+		}
+	}
+}
+
 // TestLimitFollowsAtTheLimit tests that an allocation that does not fit reads the cgroup again before it fails, and
 // before it succeeds where there was room before.
 func TestLimitFollowsAtTheLimit(t *testing.T) {
@@ -138,25 +165,25 @@ func TestLimitOfSeveralGroups(t *testing.T) {
 	files(t, dirs[1], 1, 1024*mib, 500*mib, "")
 	files(t, dirs[2], 1, 9223372036854771712, 500*mib, "")
 	groups := []cgroup.Group{{Version: 2, Dir: dirs[0]}, {Version: 1, Dir: dirs[1]}, {Version: 1, Dir: dirs[2]}, {Version: 2, Dir: filepath.Join(dirs[0], "none")}}
-	if err := cshim.MemoryFollowCGroups(groups, 4<<30, 0); err != nil {
+	if err := cshim.MemoryFollowCGroups(groups, 4<<30, 1, 0); err != nil {
 		t.Fatal(err)
 	}
 	near(t, "three groups", limit(t), (1024-64-500)*mib)
 	if err := os.WriteFile(filepath.Join(dirs[0], "memory.high"), []byte("320000000\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := cshim.MemoryFollowCGroups(groups, 4<<30, 0); err != nil {
+	if err := cshim.MemoryFollowCGroups(groups, 4<<30, 1, 0); err != nil {
 		t.Fatal(err)
 	}
 	near(t, "memory.high", limit(t), 320000000*7/8-100*mib)
-	if err := cshim.MemoryFollowCGroups(groups[2:], 3<<30, 0); err != nil {
+	if err := cshim.MemoryFollowCGroups(groups[2:], 3<<30, 1, 0); err != nil {
 		t.Fatal(err)
 	}
 	near(t, "no limit", limit(t), 3<<30)
-	if err := cshim.MemoryFollowCGroups([]cgroup.Group{{Version: 3}}, 3<<30, 0); err == nil {
+	if err := cshim.MemoryFollowCGroups([]cgroup.Group{{Version: 3}}, 3<<30, 1, 0); err == nil {
 		t.Error("cgroups of version 3 were taken")
 	}
-	if err := cshim.MemoryFollowCGroups(groups, 0, 0); err == nil {
+	if err := cshim.MemoryFollowCGroups(groups, 0, 1, 0); err == nil {
 		t.Error("0 bytes at most were taken")
 	}
 }

@@ -1294,9 +1294,9 @@ void Fuzz::memory() {
       ls_memory m;
       ok(ls_memory_stats(kCpu, &m));
       ls_cgroup group{pick<const char *>({"/nonexistent", "/sys/fs/cgroup"}), pick<int32_t>({1, 2, 3}), 0};
-      ok(ls_memory_follow_cgroups(&group, below(2), m.allocated + kRoom, 0));
+      ok(ls_memory_follow_cgroups(&group, below(2), m.allocated + kRoom, 1, 0));
       if (!one(4)) return;
-      ok(ls_memory_follow_cgroups(&group, below(2), integer() % kRoom, 0));
+      ok(ls_memory_follow_cgroups(&group, below(2), integer() % kRoom, 1, 0));
       return ok(ls_memory_set_limit(kCpu, m.allocated + kRoom));
     }
     default:

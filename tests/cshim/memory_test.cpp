@@ -386,8 +386,8 @@ TEST_F(Memory, LimitsThatCannotBeSet) {
   };
   EXPECT_NE(message(ls_memory_set_limit(2 << 8, 1)).find("has no memory of its own"), std::string::npos);
   const ls_cgroup group = {"/nonexistent", 3, 0};
-  EXPECT_EQ(message(ls_memory_follow_cgroups(&group, 1, 1, 0)), "cgroups have version 1 or 2, not 3");
-  EXPECT_EQ(message(ls_memory_follow_cgroups(nullptr, 0, 0, 0)), "limit: 0 bytes");
+  EXPECT_EQ(message(ls_memory_follow_cgroups(&group, 1, 1, 1, 0)), "cgroups have version 1 or 2, not 3");
+  EXPECT_EQ(message(ls_memory_follow_cgroups(nullptr, 0, 0, 1, 0)), "limit: 0 bytes");
 }
 
 TEST_F(Memory, CallbacksAreSetByManyThreads) {

@@ -206,7 +206,7 @@ TEST_F(Concurrent, LimitsAreSetAndFollowCgroups) {
         case 1:
         case 2: {
           const ls_cgroup groups[] = {{"/nonexistent/a", 2, 0}, {"/nonexistent/b", 1, 0}};
-          EXPECT_OK(ls_memory_follow_cgroups(groups, static_cast<uint64_t>(w), kMost, 0));
+          EXPECT_OK(ls_memory_follow_cgroups(groups, static_cast<uint64_t>(w), kMost, 1, 0));
           break;
         }
         default: {

@@ -55,10 +55,11 @@ typedef struct ls_cgroup {
   int32_t version, unused;
 } ls_cgroup;
 /* Makes the CPU's limit follow n memory cgroups. The limit is the bytes of tensors and caches, and the room that
- * the groups have besides, less a reserve (src/cgroup.h); `most` at most. It is measured again as memory is
- * allocated, when an allocation does not fit, and when ls_pressure_wait times out. `caller` is how many bytes of
- * the process the caller uses and may return later. ls_memory_set_limit ends this. */
-LS_API ls_error *ls_memory_follow_cgroups(const ls_cgroup *groups, uint64_t n, int64_t most,
+ * the groups have besides, less a reserve (src/cgroup.h); at most `most`, and `share` of the lowest limit of a
+ * group. It is measured again as memory is allocated, when an allocation does not fit, and when ls_pressure_wait
+ * times out. `caller` is how many bytes of the process the caller uses and may return later. ls_memory_set_limit
+ * ends this. */
+LS_API ls_error *ls_memory_follow_cgroups(const ls_cgroup *groups, uint64_t n, int64_t most, double share,
                                           int64_t caller) LS_NOEXCEPT;
 /* Called on the thread whose allocation does not fit, with no lock of the shim held. Returns non-zero if it freed
  * something: the allocation is tried again. Allocations that it makes do not call it. NULL: no callback. */
