@@ -22,7 +22,14 @@ func (o *op) sameShape(ts []*Tensor) *Tensor {
 		if err := t.meta(o.goName, m); err != nil {
 			return nil // no shape to compare; the operator checks it
 		}
-		if i > 0 && (other.NDim != first.NDim || int(other.NDim) <= len(other.Sizes) && other.Sizes != first.Sizes) {
+		if i == 0 {
+			continue
+		}
+		same := other.NDim == first.NDim && other.Sizes == first.Sizes
+		if same && int(other.NDim) > len(other.Sizes) { // Sizes has the first of them
+			same = slices.Equal(ts[0].Shape(), t.Shape())
+		}
+		if !same {
 			return failed(o.differ(ts[0], t, i))
 		}
 	}

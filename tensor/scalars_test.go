@@ -243,7 +243,8 @@ func TestLossesDoNotBroadcast(t *testing.T) {
 		half := func(shape ...int) *Tensor { return Full(shape, 0.5) }
 		for _, l := range losses {
 			for _, opts := range [][]Option{nil, {ReduceNone}, {ReduceSum}} {
-				for _, s := range [][2][]int{{{4, 1}, {4}}, {{4}, {4, 1}}, {{2, 3}, {3}}, {{2, 3}, {1}}, {{4}, {}}, {{2}, {3}}, {{0, 2}, {2}}, {{1, 1, 1, 1, 1, 1, 1, 1, 2}, {2}}} {
+				for _, s := range [][2][]int{{{4, 1}, {4}}, {{4}, {4, 1}}, {{2, 3}, {3}}, {{2, 3}, {1}}, {{4}, {}}, {{2}, {3}}, {{0, 2}, {2}}, {{1, 1, 1, 1, 1, 1, 1, 1, 2}, {2}},
+					{{4, 1, 1, 1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 4}}, {{4, 1, 1, 1, 1, 1, 1, 1, 2}, {4, 1, 1, 1, 1, 1, 1, 1, 1}}} {
 					err := l.of(half(s[0]...), half(s[1]...), opts...).Err()
 					var e *Error
 					if !errors.As(err, &e) || !errors.Is(err, ErrArgument) || e.Op != l.name {
@@ -254,7 +255,7 @@ func TestLossesDoNotBroadcast(t *testing.T) {
 						t.Errorf("%s: %q names not both shapes", l.name, e.Message)
 					}
 				}
-				for _, s := range [][]int{{}, {1}, {4}, {2, 3}, {0, 2}} {
+				for _, s := range [][]int{{}, {1}, {4}, {2, 3}, {0, 2}, {4, 1, 1, 1, 1, 1, 1, 1, 2}} {
 					if err := l.of(half(s...), half(s...), opts...).Err(); err != nil {
 						t.Errorf("%s of two %v: %v", l.name, s, err)
 					}
