@@ -661,18 +661,21 @@ func (c *call) keyword(i int, v any) {
 	case kindOperand:
 		c.operand(i, single())
 	case kindInt:
-		switch n := single().(type) {
-		case int:
-			if what, count := enumOf(spec.key); count != 0 {
-				c.enum(what, n, count)
-				return
-			}
-			c.int(i, n)
-		case Reduction:
-			c.reduction(i, n)
-		default:
-			bad("one int")
+		one := single()
+		if r, ok := one.(Reduction); ok {
+			c.reduction(i, r)
+			return
 		}
+		n, _, _ := encodeNumber(one)
+		if n.Tag != cshim.TagInt {
+			bad("one int")
+			return
+		}
+		if what, count := enumOf(spec.key); count != 0 {
+			c.enum(what, int(n.Bits), count)
+			return
+		}
+		c.put(n)
 	case kindInts, kindInts2, kindInts3:
 		switch n := v.(type) {
 		case int:

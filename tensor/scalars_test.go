@@ -136,6 +136,35 @@ func TestNumbersAsOptions(t *testing.T) {
 	})
 }
 
+// TestIntegersAsOptions tests that an option takes all of Go's integers where libtorch takes an integer, too, and no
+// other number.
+func TestIntegersAsOptions(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x, y := Arange(0, 5), Arange(0, 3, Float64)
+		for _, two := range []any{2, int8(2), int16(2), int32(2), int64(2), uint(2), uint8(2), uint16(2), uint32(2), uint64(2)} {
+			for what, got := range map[string]*Tensor{"Arange": Arange(0, 5, Step(two)), "Slice": x.Slice(0, Step(two)),
+				"SliceScatter": x.ZerosLike().SliceScatter(Arange(0, 5, Step(2)), Step(two)).Slice(0, Step(2))} {
+				if got, err := Data[int64](got); err != nil || !slices.Equal(got, []int64{0, 2, 4}) {
+					t.Errorf("%s, Step(%T): %v, %v", what, two, got, err)
+				}
+			}
+			for what, got := range map[string]*Tensor{"Var": y.Var(Correction(two)), "Cov": y.Cov(Correction(two))} {
+				if got, err := Item[float64](got); err != nil || got != 2 {
+					t.Errorf("%s, Correction(%T): %v, %v", what, two, got, err)
+				}
+			}
+		}
+		for _, bad := range []any{2.0, float32(2), 2i, true, "2", nil, uint64(math.MaxUint64), []int{1, 2}} {
+			for what, got := range map[string]*Tensor{"Slice": x.Slice(0, Step(bad)), "SliceScatter": x.SliceScatter(x, Step(bad)), "Cov": y.Cov(Correction(bad))} {
+				if err := got.Err(); !errors.Is(err, ErrArgument) {
+					t.Errorf("%s of %v (%T): %v", what, bad, bad, err)
+				}
+			}
+		}
+	})
+}
+
 // TestWindowOptionsAreLists tests that an option has the same type in all operators: windows take one number or one for
 // each dimension.
 func TestWindowOptionsAreLists(t *testing.T) {
