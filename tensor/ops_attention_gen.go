@@ -125,8 +125,8 @@ func (t *Tensor) Dropout_(p float64, opts ...Option) *Tensor {
 
 var opAlphaDropout = op{name: "aten::alpha_dropout", overload: "", goName: "AlphaDropout", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"p", kindFloat, keyNone, false}, {"train", kindBool, keyTrain, false}}}
 
-// AlphaDropout is Dropout that keeps mean and variance of SELU's outputs. PyTorch:
-// torch.nn.functional.alpha_dropout.
+// AlphaDropout is Dropout that keeps mean and variance of SELU's outputs. Train is true by default; PyTorch's
+// training is false by default. PyTorch: torch.nn.functional.alpha_dropout.
 //
 // Options: Train.
 //
@@ -143,7 +143,8 @@ func (t *Tensor) AlphaDropout(p float64, opts ...Option) *Tensor {
 
 var opAlphaDropout_ = op{name: "aten::alpha_dropout_", overload: "", goName: "AlphaDropout_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"p", kindFloat, keyNone, false}, {"train", kindBool, keyTrain, false}}}
 
-// AlphaDropout_ is [Tensor.AlphaDropout] in place: it writes into the receiver and returns it. PyTorch:
+// AlphaDropout_ is [Tensor.AlphaDropout] in place: it writes into the receiver and returns it. Train is true
+// by default; PyTorch's training is false by default. PyTorch:
 // torch.nn.functional.alpha_dropout(inplace=True).
 //
 // Options: Train.
@@ -196,8 +197,8 @@ func (t *Tensor) FeatureDropout_(p float64, opts ...Option) *Tensor {
 
 var opFeatureAlphaDropout = op{name: "aten::feature_alpha_dropout", overload: "", goName: "FeatureAlphaDropout", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"p", kindFloat, keyNone, false}, {"train", kindBool, keyTrain, false}}}
 
-// FeatureAlphaDropout is [Tensor.AlphaDropout] of whole channels (N, C, ...). PyTorch:
-// torch.nn.functional.feature_alpha_dropout.
+// FeatureAlphaDropout is [Tensor.AlphaDropout] of whole channels (N, C, ...). Train is true by default;
+// PyTorch's training is false by default. PyTorch: torch.nn.functional.feature_alpha_dropout.
 //
 // Options: Train.
 //
@@ -215,7 +216,8 @@ func (t *Tensor) FeatureAlphaDropout(p float64, opts ...Option) *Tensor {
 var opFeatureAlphaDropout_ = op{name: "aten::feature_alpha_dropout_", overload: "", goName: "FeatureAlphaDropout_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"p", kindFloat, keyNone, false}, {"train", kindBool, keyTrain, false}}}
 
 // FeatureAlphaDropout_ is [Tensor.FeatureAlphaDropout] in place: it writes into the receiver and returns it.
-// PyTorch: torch.nn.functional.feature_alpha_dropout(inplace=True).
+// Train is true by default; PyTorch's training is false by default. PyTorch:
+// torch.nn.functional.feature_alpha_dropout(inplace=True).
 //
 // Options: Train.
 //
