@@ -41,7 +41,8 @@ func (t *Tensor) Conj() *Tensor {
 
 var opConjPhysical = op{name: "aten::conj_physical", overload: "", goName: "ConjPhysical", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// ConjPhysical returns the complex conjugate as a copy. PyTorch: torch.conj_physical.
+// ConjPhysical returns the complex conjugate as a copy, and x itself if it is real. PyTorch:
+// torch.conj_physical.
 //
 //	aten::conj_physical(Tensor self) -> Tensor
 func (t *Tensor) ConjPhysical() *Tensor {

@@ -27,8 +27,8 @@ func SparseCOOTensor(indices *Tensor, values *Tensor, size []int, opts ...Option
 
 var opToSparse = op{name: "aten::to_sparse", overload: "", goName: "ToSparse", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"layout", kindLayout, keyLayout, true}, {"blocksize", kindInts2, keyBlocksize, true}, {"dense_dim", kindInt, keyDenseDim, true}}}
 
-// ToSparse returns a sparse copy of x: COO, or in the given Layout. Blocksize is for BSR and BSC; the last
-// DenseDim dimensions stay dense. PyTorch: torch.Tensor.to_sparse.
+// ToSparse returns a sparse copy of x: COO, or in the given Layout, and x itself if it has that layout.
+// Blocksize is for BSR and BSC; the last DenseDim dimensions stay dense. PyTorch: torch.Tensor.to_sparse.
 //
 // Options: Layout, Blocksize, DenseDim.
 //
@@ -46,8 +46,8 @@ func (t *Tensor) ToSparse(opts ...Option) *Tensor {
 
 var opToSparseDim = op{name: "aten::to_sparse", overload: "sparse_dim", goName: "ToSparseDim", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"sparse_dim", kindInt, keyNone, false}}}
 
-// ToSparseDim returns a sparse COO copy of x in which the first sparseDim dimensions are sparse. PyTorch:
-// torch.Tensor.to_sparse.
+// ToSparseDim returns a sparse COO copy of x in which the first sparseDim dimensions are sparse, and x itself
+// if it is COO. PyTorch: torch.Tensor.to_sparse.
 //
 //	aten::to_sparse.sparse_dim(Tensor self, int sparse_dim) -> Tensor
 func (t *Tensor) ToSparseDim(sparseDim int) *Tensor {
@@ -60,7 +60,8 @@ func (t *Tensor) ToSparseDim(sparseDim int) *Tensor {
 
 var opToSparseCSR = op{name: "aten::to_sparse_csr", overload: "", goName: "ToSparseCSR", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dense_dim", kindInt, keyDenseDim, true}}}
 
-// ToSparseCSR returns a copy of x (*, rows, columns) in compressed rows. PyTorch: torch.Tensor.to_sparse_csr.
+// ToSparseCSR returns a copy of x (*, rows, columns) in compressed rows, and x itself if it is CSR. PyTorch:
+// torch.Tensor.to_sparse_csr.
 //
 // Options: DenseDim.
 //
@@ -76,8 +77,8 @@ func (t *Tensor) ToSparseCSR(opts ...Option) *Tensor {
 
 var opToSparseCSC = op{name: "aten::to_sparse_csc", overload: "", goName: "ToSparseCSC", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dense_dim", kindInt, keyDenseDim, true}}}
 
-// ToSparseCSC returns a copy of x (*, rows, columns) in compressed columns. PyTorch:
-// torch.Tensor.to_sparse_csc.
+// ToSparseCSC returns a copy of x (*, rows, columns) in compressed columns, and x itself if it is CSC.
+// PyTorch: torch.Tensor.to_sparse_csc.
 //
 // Options: DenseDim.
 //
@@ -93,8 +94,8 @@ func (t *Tensor) ToSparseCSC(opts ...Option) *Tensor {
 
 var opToSparseBSR = op{name: "aten::to_sparse_bsr", overload: "", goName: "ToSparseBSR", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"blocksize", kindInts2, keyNone, false}, {"dense_dim", kindInt, keyDenseDim, true}}}
 
-// ToSparseBSR returns a copy of x (*, rows, columns) in compressed rows of blocks of a height and a width.
-// PyTorch: torch.Tensor.to_sparse_bsr.
+// ToSparseBSR returns a copy of x (*, rows, columns) in compressed rows of blocks of a height and a width,
+// and x itself if it is BSR. PyTorch: torch.Tensor.to_sparse_bsr.
 //
 // Options: DenseDim.
 //
@@ -111,8 +112,8 @@ func (t *Tensor) ToSparseBSR(blocksize []int, opts ...Option) *Tensor {
 
 var opToSparseBSC = op{name: "aten::to_sparse_bsc", overload: "", goName: "ToSparseBSC", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"blocksize", kindInts2, keyNone, false}, {"dense_dim", kindInt, keyDenseDim, true}}}
 
-// ToSparseBSC returns a copy of x (*, rows, columns) in compressed columns of blocks of a height and a width.
-// PyTorch: torch.Tensor.to_sparse_bsc.
+// ToSparseBSC returns a copy of x (*, rows, columns) in compressed columns of blocks of a height and a width,
+// and x itself if it is BSC. PyTorch: torch.Tensor.to_sparse_bsc.
 //
 // Options: DenseDim.
 //
