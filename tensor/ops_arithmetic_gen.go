@@ -218,7 +218,8 @@ func (t *Tensor) Div_(other any) *Tensor {
 var opDivMode = op{name: "aten::div", overload: "Tensor_mode", goName: "DivMode", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindOperand, keyNone, false}, {"rounding_mode", kindString, keyRoundingMode, true}}}
 
 // DivMode returns x / other rounded as RoundingMode specifies: "trunc" towards zero (C) or "floor" downwards
-// (Python's //). The result keeps the promoted dtype. PyTorch: torch.div.
+// (Python's //). The result keeps the promoted dtype. Without RoundingMode DivMode is [Tensor.Div]: integers
+// are divided truly, and the result is floating. PyTorch: torch.div.
 //
 // Options: RoundingMode.
 //

@@ -1335,8 +1335,8 @@ func (t *Tensor) Detach() *Tensor {
 
 var opDetach_ = op{name: "aten::detach_", overload: "", goName: "Detach_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// Detach_ is [Tensor.Detach] in place: it writes into the receiver and returns it. PyTorch:
-// torch.Tensor.detach_.
+// Detach_ is [Tensor.Detach] in place: it cuts the history of the receiver, not that of its views, and
+// returns it. A receiver that is itself a view is an error. PyTorch: torch.Tensor.detach_.
 //
 //	aten::detach_(Tensor(a!) self) -> Tensor(a!)
 func (t *Tensor) Detach_() *Tensor {
