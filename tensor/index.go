@@ -183,8 +183,10 @@ func (t *Tensor) SetIndex(idx any, value any) error {
 	}
 	if x.advanced != nil {
 		err := x.view.IndexPut_(x.advanced, src).Err()
-		if d, from := x.self.DType(), src.DType(); err != nil && from != d {
-			return refused(op, ErrArgument, "the value is %v and the tensor %v; convert it with To(tensor.%s) first", from, d, goDType(d))
+		var e *Error
+		if errors.As(err, &e) && strings.HasPrefix(e.Message, "Index put requires the source and destination dtypes match") {
+			d := x.self.DType()
+			return refused(op, ErrArgument, "the value is %v and the tensor %v; convert it with To(tensor.%s) first", src.DType(), d, goDType(d))
 		}
 		return x.named(err)
 	}

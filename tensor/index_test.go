@@ -256,6 +256,30 @@ func TestSetIndexRefusesLayouts(t *testing.T) {
 	})
 }
 
+// TestSetIndexOfOtherDType tests that the error names the value's dtype only if the dtype is the fault.
+func TestSetIndexOfOtherDType(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		one := FromScalar(1)
+		for name, c := range map[string]struct {
+			x     *Tensor
+			idx   any
+			value *Tensor
+			kind  error
+			text  string
+		}{
+			"the dtype":              {Zeros([]int{3}), []int{0, 1}, one, ErrArgument, "the value is int64 and the tensor float32; convert it with To(tensor.Float32) first"},
+			"the shape of the mask":  {Zeros([]int{3}), []bool{true, false}, one, ErrIndex, "shape of the mask"},
+			"the shape of the value": {Zeros([]int{3}), []int{0, 1}, Arange(0, 3), ErrArgument, "shape mismatch"},
+			"a leaf with a gradient": {Zeros([]int{3}).RequiresGrad_(), []int{0}, one, ErrArgument, "leaf"},
+		} {
+			if err := c.x.SetIndex(c.idx, c.value); !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.text) {
+				t.Errorf("%s: got %v, want %v: %s", name, err, c.kind, c.text)
+			}
+		}
+	})
+}
+
 // TestSetIndexFills tests a number through one mask or one index: the elements that are written, the names in the graph
 // and the dimension in an error are PyTorch's.
 func TestSetIndexFills(t *testing.T) {
