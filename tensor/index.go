@@ -170,6 +170,9 @@ func (t *Tensor) SetIndex(idx any, value any) error {
 	if x.advanced == nil && slices.Equal(shape, x.view.Shape()) {
 		return x.named(x.view.Copy_(v).Err())
 	}
+	if x.advanced == nil && len(shape) == 0 && v.Device() == CPU {
+		return x.named(x.view.Fill_(v).Err()) // a GPU gets the number, not a copy of the broadcast
+	}
 	src := v
 	if len(shape) > 0 && shape[0] == 1 {
 		for len(shape) > 0 && shape[0] == 1 {

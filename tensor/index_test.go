@@ -253,6 +253,10 @@ func TestSetIndexRefusesLayouts(t *testing.T) {
 			t.Errorf("a nested tensor: %v", err)
 		}
 		wantValues(t, "an element of a nested tensor", n.Select(0, 0), 7, 7)
+		if err := n.SetIndex(All, FromScalar(8.0)); err != nil {
+			t.Errorf("a tensor of shape () into a nested one: %v", err)
+		}
+		wantValues(t, "the other element", n.Select(0, 1), 8, 8, 8)
 	})
 }
 

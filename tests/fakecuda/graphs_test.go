@@ -17,7 +17,7 @@ import (
 func init() {
 	for name, f := range map[string]func(*Control) error{
 		"dropped": dropped, "casts": casts, "stale": stale, "drawn": drawn, "unmapped": unmapped,
-		"waits": waits, "broken": broken, "beside": beside,
+		"waits": waits, "broken": broken, "beside": beside, "assigned": assigned,
 	} {
 		scenarios[name] = f
 	}
@@ -28,6 +28,7 @@ func TestGraphCastsByItself(t *testing.T)       { run(t, "casts", 1, 1<<30) }
 func TestCaptureAfterEagerStep(t *testing.T)    { run(t, "stale", 1, 1<<30) }
 func TestRandomNumbersOfTwoGraphs(t *testing.T) { run(t, "drawn", 1, 1<<30) }
 func TestCaptureRefusesWaits(t *testing.T)      { run(t, "waits", 1, 1<<30) }
+func TestCaptureOfAssignments(t *testing.T)     { run(t, "assigned", 1, 1<<30) }
 func TestFreesInBrokenCapture(t *testing.T)     { run(t, "broken", 1, 1<<30) }
 func TestFreesBesideCapture(t *testing.T)       { run(t, "beside", 1, 1<<30) }
 func TestCloseWaitsForReplays(t *testing.T) {
@@ -365,6 +366,24 @@ func waits(*Control) error {
 		})
 		if err := errors.Join(err, g.Replay(), g.Close(), second(x.Sum().Item()), f()); err != nil {
 			return fmt.Errorf("after %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// assigned: SetIndex does not wait for the device where PyTorch's does not.
+func assigned(*Control) error {
+	d := tensor.CUDA(0)
+	x := tensor.Zeros([]int{2, 3}, d)
+	defer x.Release()
+	host := tensor.FromScalar(2.0)
+	defer host.Release()
+	for name, f := range map[string]func() error{
+		"a number on the CPU into a row": func() error { return x.SetIndex(0, host) },
+	} {
+		g, err := cuda.Capture(d, f)
+		if err := errors.Join(err, g.Replay(), g.Close()); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return nil
