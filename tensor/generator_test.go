@@ -213,6 +213,29 @@ func TestGeneratorOfGoroutines(t *testing.T) {
 	all.Wait()
 }
 
+// TestForkRNGOutlivesScopes tests that the generators get their states back if the function ends the scope that encloses
+// ForkRNG.
+func TestForkRNGOutlivesScopes(t *testing.T) {
+	begin(t)
+	for name, end := range map[string]func(*Scope) error{"Close": (*Scope).Close, "ReleaseAll": (*Scope).ReleaseAll} {
+		before := RNGState(CPU)
+		s := open(t)
+		bad := errors.New("bad")
+		if err := ForkRNG(func() error { return errors.Join(Rand([]int{3}, CPU).Err(), end(s), bad) }); !errors.Is(err, bad) || errors.Is(err, ErrReleased) {
+			t.Errorf("%s: %v", name, err)
+		}
+		after := RNGState(CPU)
+		if same, err := after.Equal(before); err != nil || !same {
+			t.Errorf("%s: the generator has moved; %v", name, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		before.Release()
+		after.Release()
+	}
+}
+
 func TestForkRNG(t *testing.T) {
 	begin(t)
 	draw := func() float64 {

@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -92,8 +93,9 @@ func devicesOr(op string, d []Device) ([]Device, error) {
 }
 
 // ForkRNG runs f and then gives the random number generators of the CPU and of devices, by default of all [Devices], the
-// states that they had before, also if f panics. It returns f's error. The generators belong to the process: what other
-// goroutines draw meanwhile is drawn again. PyTorch: torch.random.fork_rng.
+// states that they had before, also if f panics. It returns f's error, with those of generators that do not take their
+// states back. The generators belong to the process: what other goroutines draw meanwhile is drawn again. PyTorch:
+// torch.random.fork_rng.
 func ForkRNG(f func() error, d ...Device) (err error) {
 	if f == nil {
 		return refused("ForkRNG", ErrNil, "a function is needed, got nil")
@@ -101,15 +103,21 @@ func ForkRNG(f func() error, d ...Device) (err error) {
 	if len(d) > 0 && !slices.Contains(d, CPU) {
 		d = append(slices.Clone(d), CPU)
 	}
+	if d, err = devicesOr("ForkRNG", d); err != nil {
+		return err
+	}
 	states, err := rngStates("ForkRNG", d)
 	if err != nil {
 		return err
 	}
+	for _, s := range states {
+		s.Keep() // f may end the scope
+	}
 	defer func() {
-		if restored := SetRNGStates(states, d...); err == nil {
-			err = restored
-		}
-		for _, s := range states {
+		for i, s := range states {
+			if lost := SetRNGState(s, d[i]); lost != nil {
+				err = errors.Join(err, lost)
+			}
 			s.Release()
 		}
 	}()

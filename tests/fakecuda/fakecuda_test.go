@@ -34,7 +34,7 @@ var scenarios = map[string]func(*Control) error{
 	"allocations": allocations, "sticky": sticky, "async": async, "library": library, "first": first, "once": once,
 	"cpu": cpuOnly, "uncached": uncached, "expandable": train, "slow": slow, "history": history, "pressure": pressure,
 	"threads": threads, "fragments": fragments, "capturing": capturing, "checkpoint": recompute,
-	"rank": rank, "options": options, "settings": settings, "losing": losing, "split": split, "threshold": threshold, "generators": generators, "elsewhere": elsewhere,
+	"rank": rank, "options": options, "settings": settings, "losing": losing, "split": split, "threshold": threshold, "generators": generators, "elsewhere": elsewhere, "forked": forked,
 	"numbers": numbers, "besides": besides, "beginning": beginning, "indices": indices, "occupied": occupied, "unsampled": unsampled, "refused": refused,
 }
 

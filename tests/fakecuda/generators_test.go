@@ -30,6 +30,33 @@ func TestTrainingCheckpointHoldsGenerators(t *testing.T) {
 	}
 }
 
+// TestForkRNGOfLostDevice tests that a device that is lost does not keep the other generators from their states.
+func TestForkRNGOfLostDevice(t *testing.T) { run(t, "forked", 1, 1<<30) }
+
+func forked(c *Control) error {
+	d := tensor.CUDA(0)
+	x := tensor.Ones([]int{8, 8}, d)
+	defer x.Release()
+	before := tensor.RNGState(tensor.CPU)
+	defer before.Release()
+	err := tensor.ForkRNG(func() error {
+		if err := tensor.Rand([]int{2}).Err(); err != nil {
+			return err
+		}
+		c.Lose(0, 719)
+		return expect("a sum on a lost device", x.Sum().Err(), tensor.ErrDeviceLost)
+	}, d)
+	if err := expect("ForkRNG", err, tensor.ErrDeviceLost); err != nil {
+		return err
+	}
+	after := tensor.RNGState(tensor.CPU)
+	defer after.Release()
+	if same, err := after.Equal(before); err != nil || !same {
+		return fmt.Errorf("the CPU's generator has moved; %w", err)
+	}
+	return nil
+}
+
 func training(d tensor.Device) (*nn.Linear, *optim.Optimizer, error) {
 	model := nn.NewLinear(4, 4, nn.Device(d))
 	opt, err := optim.NewAdamW(nn.Parameters(model), 1e-3)
