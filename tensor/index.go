@@ -487,9 +487,10 @@ func (x *indexing) selectOne(i int) bool {
 	return x.within(int64(i), x.view.Size(x.dim)) && x.take(x.view.Select(x.dim, i))
 }
 
-// within reports whether an index is within the bounds of a dimension of that size.
+// within reports whether an index is within the bounds of a dimension of that size. If the size is -1, that of a nested
+// tensor's dimension in which its elements differ, the operator checks.
 func (x *indexing) within(i int64, size int) bool {
-	if i >= int64(size) || i < -int64(size) {
+	if size >= 0 && (i >= int64(size) || i < -int64(size)) {
 		return x.refuse(ErrIndex, "index %d is out of bounds for dimension %d with size %d", i, x.realDim-1, size)
 	}
 	return true

@@ -260,6 +260,37 @@ func TestSetIndexRefusesLayouts(t *testing.T) {
 	})
 }
 
+// TestIndexOfNested tests integers for the dimensions of a nested tensor, also for one in which its elements differ.
+func TestIndexOfNested(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		n := nested(t, Float32, []int{2, 3}, []int{3, 2})
+		for _, c := range []struct {
+			idx  []any
+			want *Tensor
+		}{
+			{[]any{1, 2}, n.Select(0, 1).Select(0, 2)}, {[]any{All, 1}, n.Select(1, 1)},
+			{[]any{"..., 1"}, n.Select(2, 1)}, {[]any{All, FromScalar(1)}, n.Select(1, 1)},
+		} {
+			got := n.Index(c.idx...)
+			if err := errors.Join(got.Err(), c.want.Err()); err != nil {
+				t.Errorf("%v: %v", c.idx, err)
+				continue
+			}
+			for k := range 2 {
+				a, b := got, c.want
+				if got.Layout() == layoutNested {
+					a, b = got.Select(0, k), c.want.Select(0, k)
+				}
+				wantValues(t, fmt.Sprint(c.idx), a, values(t, b)...)
+			}
+		}
+		for _, idx := range [][]any{{2}, {All, 2}, {All, -3}, {"..., 2"}} {
+			wantErr(t, fmt.Sprint(idx), n.Index(idx...).Err(), ErrIndex)
+		}
+	})
+}
+
 // TestSetIndexOfOtherDType tests that the error names the value's dtype only if the dtype is the fault.
 func TestSetIndexOfOtherDType(t *testing.T) {
 	begin(t)
