@@ -119,7 +119,11 @@ func (t *Tensor) Index(idx ...any) *Tensor {
 //
 // A tensor is converted, too, if idx has only integers, slices, Ellipsis and NewAxis; otherwise it must have t's dtype,
 // or be a single element assigned through a single mask. A value that shares memory with t must cover exactly the
-// elements that are written, or none of them. PyTorch: Tensor.__setitem__.
+// elements that are written, or none of them.
+//
+// An integer of shape () on t's GPU stays there if value is a number, or a tensor of shape () of t's dtype and device: the
+// assignment then does not wait for the device, a graph can capture it, and the kernel checks the integer. PyTorch:
+// Tensor.__setitem__.
 func (t *Tensor) SetIndex(idx any, value any) error {
 	const op = "SetIndex"
 	if !t.pin() {
@@ -127,6 +131,7 @@ func (t *Tensor) SetIndex(idx any, value any) error {
 	}
 	defer t.unpin()
 	x := newIndexing(op, t.h)
+	x.value = value
 	defer x.release()
 	if layout := x.self.Layout(); layout != Strided && layout != layoutNested { // the parts of others are copies
 		return refused(op, ErrArgument, "cannot assign to a tensor of layout %v; convert it with ToDense first", layout)
@@ -258,6 +263,7 @@ type indexing struct {
 	op       string
 	self     *Tensor // has the handle of the indexed tensor
 	view     *Tensor
+	value    any // what SetIndex assigns; nil in Index
 	advanced []*Tensor
 	made     []*Tensor // index tensors to free
 	fail     *Tensor
@@ -543,7 +549,7 @@ func (x *indexing) tensor(t *Tensor) bool {
 	default:
 		x.realDim++
 	}
-	if dims == 0 && (mask || !d.IsFloat() && !d.IsComplex()) {
+	if dims == 0 && (mask || !d.IsFloat() && !d.IsComplex()) && !x.staysOnDevice(t) {
 		i, err := Item[int](t)
 		if err != nil {
 			x.fail = failed(err)
@@ -565,6 +571,21 @@ func (x *indexing) tensor(t *Tensor) bool {
 		}
 	}
 	return x.record(t)
+}
+
+// staysOnDevice reports whether an index of shape () is left on the GPU, as in PyTorch: an assignment of a single value then
+// does not wait for the device. See canKeepScalarIndexOnDevice in ATen/TensorIndexing.h.
+func (x *indexing) staysOnDevice(t *Tensor) bool {
+	on, d, i := x.self.Device(), x.self.DType(), t.DType()
+	switch {
+	case x.value == nil || on.Type != CUDAType || t.Device() != on || i != Int64 && i != Int32:
+		return false
+	case d == Uint16 || d == Uint32 || d == Uint64 || quantised[d] != "": // CUDA's index_fill_ and index_put_ lack them
+		return false
+	}
+	apart := func(t *Tensor) bool { return t.Layout() == Strided && !t.SharesStorage(x.self) }
+	v, isTensor := x.value.(*Tensor)
+	return x.self.Layout() == Strided && apart(t) && (!isTensor || v.Dim() == 0 && v.Device() == on && v.DType() == d && apart(v))
 }
 
 // inside reports whether the indices, which are on the CPU, are within the bounds of the dimension. libtorch leaves the

@@ -366,6 +366,45 @@ func TestSetIndexFills(t *testing.T) {
 	})
 }
 
+// TestSetIndexAtTensor assigns a single value at integers of shape (), which stay on the GPU if they are there.
+func TestSetIndexAtTensor(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		at := func(i int, opts ...Option) *Tensor { return Full(nil, i, append(opts, Int64)...) }
+		for name, c := range map[string]struct {
+			idx  any
+			want []float64
+		}{
+			"an int64":               {at(1), []float64{2, 2, 2, 5, 5, 5}},
+			"an int32":               {at(-2).To(Int32), []float64{5, 5, 5, 2, 2, 2}},
+			"after a slice":          {[]any{All, at(1)}, []float64{2, 5, 2, 2, 5, 2}},
+			"after a new axis":       {[]any{nil, at(0)}, []float64{5, 5, 5, 2, 2, 2}},
+			"two":                    {[]any{at(0), at(-1)}, []float64{2, 2, 5, 2, 2, 2}},
+			"before a slice":         {[]any{at(1), From(1)}, []float64{2, 2, 2, 2, 5, 5}},
+			"before a list":          {[]any{at(1), []int{0, 2}}, []float64{2, 2, 2, 5, 2, 5}},
+			"before a mask":          {[]any{at(1), []bool{true, true, false}}, []float64{2, 2, 2, 5, 5, 2}},
+			"on the CPU":             {at(1, CPU), []float64{2, 2, 2, 5, 5, 5}},
+			"on the CPU and one not": {[]any{at(1, CPU), at(1)}, []float64{2, 2, 2, 2, 5, 2}},
+		} {
+			x := Ones([]int{2, 3}).RequiresGrad_()
+			v := Full(nil, 5, Float32).RequiresGrad_()
+			for _, value := range []any{5, v} {
+				y := x.Mul(2)
+				if err := y.SetIndex(c.idx, value); err != nil {
+					t.Errorf("%s: %v", name, err)
+					continue
+				}
+				wantValues(t, name, y, c.want...)
+				if err := errors.Join(x.SetGrad(nil), y.Sum().Backward()); err != nil {
+					t.Error(err)
+				}
+				wantValues(t, "gradient: "+name, x.Grad(), values(t, y.Eq(2).Mul(2))...)
+			}
+			wantValues(t, "gradient of the value: "+name, v.Grad(), float64(len(slices.DeleteFunc(c.want, func(w float64) bool { return w == 2 }))))
+		}
+	})
+}
+
 // TestIndexGradient compares gradients through an index with PyTorch's.
 func TestIndexGradient(t *testing.T) {
 	begin(t)

@@ -374,15 +374,40 @@ func waits(*Control) error {
 // assigned: SetIndex does not wait for the device where PyTorch's does not.
 func assigned(*Control) error {
 	d := tensor.CUDA(0)
-	x := tensor.Zeros([]int{2, 3}, d)
-	defer x.Release()
-	host := tensor.FromScalar(2.0)
-	defer host.Release()
-	for name, f := range map[string]func() error{
-		"a number on the CPU into a row": func() error { return x.SetIndex(0, host) },
+	scope, err := tensor.NewScope()
+	if err != nil {
+		return err
+	}
+	defer scope.Close()
+	x, ints := tensor.Zeros([]int{2, 3}, d), tensor.Zeros([]int{3}, tensor.Int64, d)
+	host, number := tensor.FromScalar(float32(2)), tensor.Ones(nil, d)
+	i, flag := tensor.Ones(nil, tensor.Int64, d), tensor.Ones(nil, tensor.Uint8, d)
+	for name, c := range map[string]struct {
+		x          *tensor.Tensor
+		idx, value any
+		waits      bool
+	}{
+		"a tensor on the CPU into a row":            {x, 0, host, false},
+		"a number at an index":                      {x, i, 1, false},
+		"a number at an index of int32":             {x, i.To(tensor.Int32), 1, false},
+		"a number at two indices":                   {x, []any{i, i}, 1, false},
+		"a number at an index after a slice":        {x, []any{tensor.All, i}, 1, false},
+		"a tensor at an index":                      {x, i, number, false},
+		"a tensor on the CPU at an index":           {x, i, host, true},
+		"a tensor of another dtype at an index":     {x, i, i, true},
+		"a row at an index":                         {x, i, tensor.Ones([]int{3}, d), true},
+		"an element of the same tensor at an index": {x, i, x.Index(0, 0), true},
+		"a number at an index of the same tensor":   {ints, ints.Index(0), 1, true},
+		"a number at an index of uint8":             {x, flag, 1, true},
+		"a number of uint16 at an index":            {x.To(tensor.Uint16), i, 1, true},
 	} {
-		g, err := cuda.Capture(d, f)
-		if err := errors.Join(err, g.Replay(), g.Close()); err != nil {
+		g, err := cuda.Capture(d, func() error { return c.x.SetIndex(c.idx, c.value) })
+		if c.waits {
+			err = expect("the capture", err, tensor.ErrCapture)
+		} else {
+			err = errors.Join(err, g.Replay(), g.Close())
+		}
+		if err := errors.Join(err, c.x.SetIndex(c.idx, c.value)); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
