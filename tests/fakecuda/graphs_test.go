@@ -17,7 +17,7 @@ import (
 func init() {
 	for name, f := range map[string]func(*Control) error{
 		"dropped": dropped, "casts": casts, "stale": stale, "drawn": drawn, "unmapped": unmapped,
-		"waits": waits, "broken": broken, "beside": beside, "assigned": assigned,
+		"waits": waits, "broken": broken, "alongside": alongside, "assigned": assigned,
 	} {
 		scenarios[name] = f
 	}
@@ -30,7 +30,7 @@ func TestRandomNumbersOfTwoGraphs(t *testing.T) { run(t, "drawn", 1, 1<<30) }
 func TestCaptureRefusesWaits(t *testing.T)      { run(t, "waits", 1, 1<<30) }
 func TestCaptureOfAssignments(t *testing.T)     { run(t, "assigned", 1, 1<<30) }
 func TestFreesInBrokenCapture(t *testing.T)     { run(t, "broken", 1, 1<<30) }
-func TestFreesBesideCapture(t *testing.T)       { run(t, "beside", 1, 1<<30) }
+func TestFreesBesideCapture(t *testing.T)       { run(t, "alongside", 1, 1<<30) }
 func TestCloseWaitsForReplays(t *testing.T) {
 	run(t, "unmapped", 1, 1<<30, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
 }
@@ -460,9 +460,9 @@ func broken(c *Control) error {
 	return errors.Join(err, g.Replay(), g.Close(), second(x.Sum().Item()))
 }
 
-// beside: another goroutine frees tensors during a capture, among them one that the captured stream used in the warm-up.
+// alongside: another goroutine frees tensors during a capture, among them one that the captured stream used in the warm-up.
 // Neither the capture nor the goroutine's allocations fail, and memory is used again only when all streams are done.
-func beside(c *Control) error {
+func alongside(c *Control) error {
 	d := tensor.CUDA(0)
 	const n = 8 << 20 // elements: a segment of its own
 	side, err := cuda.NewStream(d)
