@@ -103,10 +103,28 @@ type Plan struct {
 	Largest    []Block // the largest activations and temporaries, at most ten
 	Remedies   []Remedy
 
-	shapes [][]int
-	frozen int64   // elements of parameters without gradients
-	line   []int64 // live bytes over the second step, in allocations
-	saved  []int64 // the activations' blocks
+	trained []parameter // those that require a gradient
+	line    []int64     // live bytes over the second step, in allocations
+	saved   []int64     // the activations' blocks
+}
+
+// parameter is a parameter of the model.
+type parameter struct {
+	shape []int
+	dtype tensor.DType
+}
+
+func (x parameter) elements() int64 {
+	n := int64(1)
+	for _, d := range x.shape {
+		n *= int64(d)
+	}
+	return n
+}
+
+// bytes returns what a tensor of the parameter's shape takes.
+func (x parameter) bytes(d tensor.DType) int64 {
+	return cshim.PlanRounded(x.elements() * int64(d.Size()))
 }
 
 // Part returns the part with a name, or an empty one with that name.
@@ -169,9 +187,7 @@ func once(op string, model any, optimizer *optim.Optimizer, batch int, step func
 		r.claim(vram.Weights, x.Tensor)
 		p.Parameters += int64(x.Tensor.Numel())
 		if x.Tensor.RequiresGrad() {
-			p.shapes = append(p.shapes, x.Tensor.Shape())
-		} else {
-			p.frozen += int64(x.Tensor.Numel())
+			p.trained = append(p.trained, parameter{x.Tensor.Shape(), x.Tensor.DType()})
 		}
 	}
 	r.claimState(optimizer)

@@ -241,6 +241,114 @@ func TestSmallerBatchesMayFail(t *testing.T) {
 	}
 }
 
+// layered returns a network of equal layers without biases on the meta device, whose first layers are frozen.
+func layered(t *testing.T, layers, frozen, width int, dtype tensor.DType) *nn.Sequential {
+	t.Helper()
+	list := make([]nn.Layer, layers)
+	for i := range list {
+		l := nn.NewLinear(width, width, nn.Device(tensor.Meta), nn.DType(dtype), nn.NoBias())
+		l.Weight.RequiresGrad_(i >= frozen)
+		list[i] = l
+	}
+	model := nn.NewSequential(list...)
+	t.Cleanup(func() { nn.Release(model) })
+	return model
+}
+
+// remedy returns the remedy with a name.
+func remedy(t *testing.T, p *plan.Plan, name string) plan.Remedy {
+	t.Helper()
+	for _, r := range p.Remedies {
+		if r.Name == name {
+			return r
+		}
+	}
+	t.Errorf("no remedy %q:\n%s", name, p)
+	return plan.Remedy{}
+}
+
+// The peak of an accumulated batch is that of a step which accumulates it.
+func TestAccumulation(t *testing.T) {
+	leak.Check(t)
+	const layers, width = 8, 256
+	for _, c := range []struct {
+		dtype  tensor.DType
+		rows   int // of a sample
+		batch  int
+		pieces []int
+	}{
+		{tensor.BFloat16, 32, 8, []int{2, 2, 2, 2}}, // of a piece the gradients need more than the activations
+		{tensor.Float64, 512, 8, []int{2, 2, 2, 2}},
+		{tensor.Float32, 512, 7, []int{2, 2, 2, 1}},
+		{tensor.Float32, 512, 5, []int{2, 2, 1}},
+	} {
+		model := layered(t, layers, 0, width, c.dtype)
+		opt, err := optim.NewAdamW(nn.Parameters(model), 1e-3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(opt.Release)
+		step := func(batches ...int) error {
+			opt.ZeroGrad()
+			for _, n := range batches {
+				if err := tensor.WithScope(func() error {
+					return model.Forward(tensor.Empty([]int{n * c.rows, width}, c.dtype, tensor.Meta)).Mean().Backward()
+				}); err != nil {
+					return err
+				}
+			}
+			return opt.Step()
+		}
+		p, err := plan.New(model, opt, c.batch, func(batch int) error { return step(batch) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		accumulated, err := plan.New(model, opt, 1, func(int) error { return step(c.pieces...) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := remedy(t, p, fmt.Sprintf("accumulate %d batches of %d", len(c.pieces), c.pieces[0]))
+		gradients := int64(layers * width * width * c.dtype.Size())
+		if off := r.Peak - accumulated.Peak; max(off, -off) > gradients/2 {
+			t.Errorf("%v, batch %d: a peak of %d, want about %d\n%s", c.dtype, c.batch, r.Peak, accumulated.Peak, p)
+		}
+	}
+}
+
+// Adapters and factored state have the parameters' dtype.
+func TestRemediesHaveTheModelsDType(t *testing.T) {
+	leak.Check(t)
+	const layers, width, rank, batch = 4, 256, 8, 1
+	for dtype, size := range map[tensor.DType]int64{tensor.Float32: 4, tensor.Float64: 8} {
+		model := layered(t, layers, 0, width, dtype)
+		opt, err := optim.NewAdamW(nn.Parameters(model), 1e-3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(opt.Release)
+		p, err := plan.New(model, opt, batch, func(batch int) error {
+			opt.ZeroGrad()
+			if err := model.Forward(tensor.Empty([]int{batch, width}, dtype, tensor.Meta)).Mean().Backward(); err != nil {
+				return err
+			}
+			return opt.Step()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const vectors = layers * 2 * width
+		state := p.Part(vram.OptimizerState).Bytes
+		if r, want := remedy(t, p, "factored optimizer state"), p.Peak-state+vectors*size; r.Peak != want {
+			t.Errorf("%v: %d bytes with factored state, want %d", dtype, r.Peak, want)
+		}
+		trains := p.Part(vram.Gradients).Bytes + state
+		r, want := remedy(t, p, "LoRA of rank 8"), p.Peak-trains+trains*2*rank/width+rank*vectors*size
+		if off := r.Peak - want; off < -1 || off > 1 {
+			t.Errorf("%v: %d bytes with LoRA, want %d", dtype, r.Peak, want)
+		}
+	}
+}
+
 // Goroutines may plan at once, and the policy that a program sets meanwhile stays.
 func TestPlansAtOnce(t *testing.T) {
 	leak.Check(t)

@@ -18,7 +18,7 @@ type Remedy struct {
 }
 
 const (
-	pieces   = 4   // of an accumulated batch
+	pieces   = 4   // of an accumulated batch, at most
 	loraRank = 8   // of the remedy LoRA
 	codes    = 256 // elements of 8-bit state that share a scale of four bytes
 )
@@ -37,11 +37,15 @@ func (p *Plan) remedies(model any, optimizer *optim.Optimizer, step func(batch i
 	}
 	gradients := p.bytes(vram.Gradients)
 	if p.Batch >= pieces {
-		if piece, err := once("plan.New", model, optimizer, p.Batch/pieces, step); err == nil {
+		size := (p.Batch + pieces - 1) / pieces
+		if piece, err := once("plan.New", model, optimizer, size, step); err == nil {
 			// Gradients live throughout, and those of one more layer exist while they are added.
-			all := 4 * (p.Parameters - p.frozen)
-			add(fmt.Sprintf("accumulate %d batches of %d", pieces, piece.Batch), piece.Peak+max(0, all-piece.bytes(vram.Gradients)),
-				"a plan with batch %d, and all gradients", piece.Batch)
+			all := int64(0)
+			for _, x := range p.trained {
+				all += x.bytes(x.dtype)
+			}
+			add(fmt.Sprintf("accumulate %d batches of %d", (p.Batch+size-1)/size, size), piece.Peak+max(0, all-piece.bytes(vram.Gradients)),
+				"a plan with batch %d, and all gradients", size)
 		}
 	}
 	activations := p.bytes(vram.Activations)
@@ -77,37 +81,45 @@ func (p *Plan) remedies(model any, optimizer *optim.Optimizer, step func(batch i
 			add("factored optimizer state", p.Peak-state+factored, "a row and a column for each matrix; optim.NewAdafactor")
 		}
 	}
-	if trained, adapters := p.Parameters-p.frozen, p.adapters(); adapters > 0 && adapters < trained && gradients+state > 0 {
+	trained := int64(0)
+	for _, x := range p.trained {
+		trained += x.elements()
+	}
+	if adapters, bytes := p.adapters(); adapters > 0 && adapters < trained && gradients+state > 0 {
 		share := float64(adapters) / float64(trained)
 		kept := int64(share * float64(gradients+state+p.bytes(Masters)))
-		add(fmt.Sprintf("LoRA of rank %d", loraRank), p.Peak-gradients-state-p.bytes(Masters)+kept+4*adapters,
+		add(fmt.Sprintf("LoRA of rank %d", loraRank), p.Peak-gradients-state-p.bytes(Masters)+kept+bytes,
 			"gradients and state of %d adapter elements instead of %d; activations unchanged", adapters, trained)
 	}
 }
 
-// factored returns the bytes of Adafactor's state.
+// factored returns the bytes of Adafactor's state. Its dtype is that of what the optimizer updates: of the parameter or
+// of its master.
 func (p *Plan) factored() (n int64) {
-	for _, s := range p.shapes {
-		elements := 1
-		for _, d := range s {
-			elements *= d
-		}
+	for _, x := range p.trained {
+		elements, s := x.elements(), x.shape
 		if k := len(s); k >= 2 && s[k-1] > 0 && s[k-2] > 0 {
-			elements = elements/s[k-1] + elements/s[k-2]
+			elements = elements/int64(s[k-1]) + elements/int64(s[k-2])
 		}
-		n += 4 * int64(elements)
+		size := x.dtype.Size()
+		if p.bytes(Masters) > 0 {
+			size = max(size, tensor.Float32.Size())
+		}
+		n += int64(size) * elements
 	}
 	return n
 }
 
-// adapters returns the elements of LoRA's matrices for all matrices of the model.
-func (p *Plan) adapters() (n int64) {
-	for _, s := range p.shapes {
-		if len(s) == 2 {
-			n += loraRank * int64(s[0]+s[1])
+// adapters returns the elements and the bytes of LoRA's matrices for all matrices of the model. They have its dtypes.
+func (p *Plan) adapters() (n, bytes int64) {
+	for _, x := range p.trained {
+		if s := x.shape; len(s) == 2 {
+			elements := loraRank * int64(s[0]+s[1])
+			n += elements
+			bytes += elements * int64(x.dtype.Size())
 		}
 	}
-	return n
+	return n, bytes
 }
 
 // Stage is what ZeRO (Rajbhandari et al., 2020) divides among ranks.
