@@ -315,6 +315,40 @@ func TestAccumulation(t *testing.T) {
 	}
 }
 
+// The peak in bfloat16 with master weights is that of a model in bfloat16. Optimizers without state keep masters too,
+// and frozen parameters have none.
+func TestMasters(t *testing.T) {
+	leak.Check(t)
+	const layers, width, rows = 8, 256, 2048
+	for _, frozen := range []int{0, layers - 1} {
+		sgd := func(dtype tensor.DType, opts ...optim.Option) *plan.Plan {
+			model := layered(t, layers, frozen, width, dtype)
+			opt, err := optim.NewSGD(nn.Parameters(model), 1e-3, opts...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(opt.Release)
+			p, err := plan.New(model, opt, 1, func(batch int) error {
+				opt.ZeroGrad()
+				if err := model.Forward(tensor.Empty([]int{batch * rows, width}, dtype, tensor.Meta)).Mean().Backward(); err != nil {
+					return err
+				}
+				return opt.Step()
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		p, want := sgd(tensor.Float32), sgd(tensor.BFloat16, optim.MasterWeights())
+		r := remedy(t, p, "bfloat16 with master weights")
+		const layer = width * width * 4
+		if off := r.Peak - want.Peak; max(off, -off) > layer/2 {
+			t.Errorf("%d frozen layers: a peak of %d, want about %d\n%s\n%s", frozen, r.Peak, want.Peak, p, want)
+		}
+	}
+}
+
 // Adapters and factored state have the parameters' dtype.
 func TestRemediesHaveTheModelsDType(t *testing.T) {
 	leak.Check(t)

@@ -56,12 +56,17 @@ func (p *Plan) remedies(model any, optimizer *optim.Optimizer, step func(batch i
 			half += part.ByDType[tensor.Float32] / 2
 		}
 	}
-	if masters := p.Part(vram.Weights).ByDType[tensor.Float32]; masters > 0 {
-		if state == 0 {
-			masters = 0
+	if p.Part(vram.Weights).ByDType[tensor.Float32] > 0 {
+		masters := int64(0)
+		if optimizer != nil || state > 0 {
+			for _, x := range p.trained {
+				if x.dtype == tensor.Float32 {
+					masters += x.bytes(tensor.Float32)
+				}
+			}
 		}
 		add("bfloat16 with master weights", p.Peak-half+masters,
-			"float32 weights, gradients, activations and temporaries halved, and 4 bytes a parameter; nn.DType, optim.MasterWeights")
+			"float32 weights, gradients, activations and temporaries halved, and 4 bytes a trained parameter; nn.DType, optim.MasterWeights")
 	}
 	if n := len(p.saved); n > 4 {
 		add("checkpointing", p.Peak-activations+int64(float64(activations)*2/math.Sqrt(float64(n))),
