@@ -179,19 +179,14 @@ func once(op string, model any, optimizer *optim.Optimizer, batch int, step func
 		}
 	}
 	r := &recorder{part: map[uint64]string{}, dtype: map[uint64]tensor.DType{}}
-	for _, b := range buffers {
-		r.claim(vram.Buffers, b.Tensor)
-	}
 	p := &Plan{Batch: batch}
 	for _, x := range params {
-		r.claim(vram.Weights, x.Tensor)
 		p.Parameters += int64(x.Tensor.Numel())
 		if x.Tensor.RequiresGrad() {
 			p.trained = append(p.trained, parameter{x.Tensor.Shape(), x.Tensor.DType()})
 		}
 	}
-	r.claimState(optimizer)
-	if err := r.run(params, optimizer, func() error { return step(batch) }); err != nil {
+	if err := r.run(model, params, optimizer, func() error { return step(batch) }); err != nil {
 		return nil, fmt.Errorf("linstock: %s: the step with batch %d: %w", op, batch, err)
 	}
 	p.fill(r)
@@ -286,48 +281,48 @@ type recorder struct {
 	began  bool
 }
 
-// claim assigns the storage of t to a part; the first claim counts.
-func (r *recorder) claim(part string, t *tensor.Tensor) {
+// claim assigns the storage of t to a part and returns its name; the first claim counts.
+func (r *recorder) claim(part string, t *tensor.Tensor) (name uint64) {
 	name, bytes := handle.Storage(t)
 	if _, ok := r.part[name]; ok || name == 0 || t.Device() != tensor.Meta {
-		return
+		return name
 	}
 	r.part[name], r.dtype[name] = part, t.DType()
 	if !r.began {
 		r.kept = append(r.kept, kept{name, part, cshim.PlanRounded(bytes), t.DType()})
 	}
+	return name
 }
 
-// claimGradients claims the gradients that parameters have and returns the names of their storages.
-func (r *recorder) claimGradients(params []nn.Named) (names map[uint64]bool, err error) {
-	ts := make([]*tensor.Tensor, len(params))
-	for i, p := range params {
-		ts[i] = p.Tensor
-	}
+// claimAll claims the tensors that the model and the optimizer have now, and the gradients, and returns the names of
+// their storages.
+func (r *recorder) claimAll(model any, optimizer *optim.Optimizer) (names map[uint64]bool, err error) {
 	names = map[uint64]bool{}
+	claim := func(part string, t *tensor.Tensor) { names[r.claim(part, t)] = true }
+	for _, b := range nn.NamedBuffers(model) {
+		claim(vram.Buffers, b.Tensor)
+	}
+	params := nn.Parameters(model)
+	for _, p := range params {
+		claim(vram.Weights, p)
+	}
+	for _, state := range optimizer.StateDict().State {
+		for name, v := range state {
+			if t, ok := v.(*tensor.Tensor); ok && name == "master" {
+				claim(Masters, t)
+			} else if ok {
+				claim(vram.OptimizerState, t)
+			}
+		}
+	}
 	err = tensor.WithScope(func() error {
-		grads, err := tensor.Grads(ts)
+		grads, err := tensor.Grads(params)
 		for _, g := range grads {
 			if g != nil {
-				r.claim(vram.Gradients, g)
-				name, _ := handle.Storage(g)
-				names[name] = true
+				claim(vram.Gradients, g)
 			}
 		}
 		return err
 	})
 	return names, err
-}
-
-// claimState claims the tensors of an optimizer.
-func (r *recorder) claimState(o *optim.Optimizer) {
-	for _, state := range o.StateDict().State {
-		for name, v := range state {
-			if t, ok := v.(*tensor.Tensor); ok && name == "master" {
-				r.claim(Masters, t)
-			} else if ok {
-				r.claim(vram.OptimizerState, t)
-			}
-		}
-	}
 }

@@ -514,6 +514,57 @@ func TestPlanWithGradients(t *testing.T) {
 	}
 }
 
+// replaced is a model whose step replaces a buffer and a frozen parameter.
+type replaced struct {
+	L      *nn.Linear
+	Buffer *tensor.Tensor `nn:",buffer"`
+	Frozen *tensor.Tensor
+}
+
+// What a step replaces counts once, as what it was.
+func TestReplacedTensors(t *testing.T) {
+	leak.Check(t)
+	const width, bytes, large = 64, 1 << 20, 16 << 20
+	zeros := func() *tensor.Tensor { return tensor.Zeros([]int{bytes / 4}, tensor.Meta).RequiresGrad_(false).Keep() }
+	model := &replaced{nn.NewLinear(width, width, nn.Device(tensor.Meta), nn.NoBias()), zeros(), zeros()}
+	defer func() { nn.Release(model) }()
+	opt, err := optim.NewAdam([]*tensor.Tensor{model.L.Weight}, 1e-3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Release()
+	for i := range 2 { // without state, and with state
+		p, err := plan.New(model, opt, 1, func(batch int) error {
+			opt.Release()
+			for _, x := range []**tensor.Tensor{&model.Buffer, &model.Frozen} {
+				(*x).Release()
+				*x = zeros()
+			}
+			opt.ZeroGrad()
+			if err := model.L.Forward(tensor.Empty([]int{batch, width}, tensor.Meta)).Sum().Backward(); err != nil {
+				return err
+			}
+			if err := opt.Step(); err != nil {
+				return err
+			}
+			return tensor.Empty([]int{large}, tensor.Uint8, tensor.Meta).Err()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const weight, count = width * width * 4, 64
+		for name, want := range map[string]int64{vram.Buffers: bytes, vram.Weights: bytes + weight, vram.Gradients: weight,
+			vram.OptimizerState: 2*weight + count} {
+			if got := p.Part(name).Bytes; got != want {
+				t.Errorf("plan %d: %s of %d bytes, want %d\n%s", i, name, got, want, p)
+			}
+		}
+		if most := int64(large + 2*bytes + 5*weight); p.Peak > most {
+			t.Errorf("plan %d: a peak of %d bytes, want %d at most\n%s", i, p.Peak, most, p)
+		}
+	}
+}
+
 // Other goroutines may free what the step has made.
 func TestFreesElsewhere(t *testing.T) {
 	leak.Check(t)

@@ -18,7 +18,7 @@ import (
 const metaWord = int32(tensor.MetaType)<<8 | 0xff
 
 // run records two steps.
-func (r *recorder) run(params []nn.Named, optimizer *optim.Optimizer, step func() error) (err error) {
+func (r *recorder) run(model any, params []nn.Named, optimizer *optim.Optimizer, step func() error) (err error) {
 	// The recording belongs to the thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -40,7 +40,7 @@ func (r *recorder) run(params []nn.Named, optimizer *optim.Optimizer, step func(
 		}
 		defer remove()
 	}
-	if _, err := r.claimGradients(params); err != nil {
+	if _, err := r.claimAll(model, optimizer); err != nil {
 		return err
 	}
 	if err := vram.Collect(); err != nil { // what is garbage now is not the step's
@@ -57,15 +57,14 @@ func (r *recorder) run(params []nn.Named, optimizer *optim.Optimizer, step func(
 		if err := tensor.WithScope(step); err != nil {
 			return err
 		}
-		if i == 0 {
-			names, err := r.claimGradients(params)
-			if err != nil {
-				return err
-			}
-			// Gradients that the step replaces are recorded in the second run, which begins with those of the first.
-			r.kept = slices.DeleteFunc(r.kept, func(k kept) bool { return k.part == vram.Gradients && !names[k.name] })
+		names, err := r.claimAll(model, optimizer)
+		if err != nil {
+			return err
 		}
-		r.claimState(optimizer)
+		if i == 0 {
+			// What the step replaces is recorded in the second run, which begins with that of the first.
+			r.kept = slices.DeleteFunc(r.kept, func(k kept) bool { return !names[k.name] })
+		}
 		for _, c := range reclaim.Categories() {
 			if c.Name == vram.OptimizerState {
 				c.Each(func(s reclaim.Storage) {
