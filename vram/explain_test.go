@@ -211,6 +211,41 @@ func TestMetricsFollowTheCounts(t *testing.T) {
 	}
 }
 
+// Reclaimers with the same name are in the same metrics, which do not fall when one is removed.
+func TestMetricsOfReclaimersWithOneName(t *testing.T) {
+	leak.Check(t)
+	const calls = "/reclaimers/a-name--of-two/calls:calls"
+	read := func() float64 {
+		s := []vram.MetricSample{{Name: calls}}
+		vram.ReadMetrics(s)
+		return s[0].Value
+	}
+	var unregister []func()
+	for _, name := range []string{"a name: of two", "a-name:/of two", "caches"} {
+		unregister = append(unregister, vram.Register(vram.Reclaimer{Name: name, Reclaim: func(int64) {}}))
+	}
+	before := read()
+	reclaim.Relieve(1<<8, 1) // a missing device is out of memory
+	if got := read() - before; got != 2 {
+		t.Errorf("%v calls of two reclaimers", got)
+	}
+	names := map[string]int{}
+	for _, m := range vram.Metrics() {
+		if names[m.Name]++; names[m.Name] == 2 {
+			t.Errorf("%s is listed again", m.Name)
+		}
+	}
+	if names[calls] != 1 {
+		t.Errorf("no metric %s", calls)
+	}
+	for _, u := range unregister {
+		u()
+		if got := read() - before; got != 2 {
+			t.Errorf("%v calls after one of the reclaimers was removed, want 2", got)
+		}
+	}
+}
+
 func Example_summary() {
 	x := tensor.Zeros([]int{1024, 1024})
 	defer x.Release()

@@ -2,6 +2,7 @@ package vram
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -13,15 +14,13 @@ import (
 
 // Yields returns what Linstock's own reclaimers and then each registered [Reclaimer] have freed.
 func Yields() []Yield {
-	list := everyReclaimer()
+	list := slices.Concat(own, registrations())
 	out := make([]Yield, 0, len(list))
 	for _, r := range list {
 		out = append(out, Yield{Name: r.Name, Calls: r.calls.Load(), Bytes: r.bytes.Load(), Time: time.Duration(r.ns.Load())})
 	}
 	return out
 }
-
-func everyReclaimer() []*registered { return slices.Concat(own, registrations()) }
 
 // Metric describes a metric of [ReadMetrics]. It is named as in runtime/metrics, by a path and a unit.
 type Metric struct {
@@ -80,16 +79,19 @@ var deviceMetrics = []struct {
 }
 
 // slug returns the path element for the name of a reclaimer.
-func slug(name string) string { return strings.ReplaceAll(name, " ", "-") }
+func slug(name string) string { return strings.NewReplacer(" ", "-", "/", "-", ":", "-").Replace(name) }
 
 func allMetrics() []metric {
 	list := slices.Clone(processMetrics)
-	for _, r := range everyReclaimer() {
-		at := "/reclaimers/" + slug(r.Name)
+	tallies.Lock()
+	named := maps.Clone(tallies.named)
+	tallies.Unlock()
+	for name, t := range named {
+		at := "/reclaimers/" + name
 		list = append(list,
-			metric{Metric{at + "/calls:calls", "Calls of the reclaimer.", true}, func(*readings) float64 { return float64(r.calls.Load()) }},
-			metric{Metric{at + "/freed:bytes", "Bytes that the reclaimer freed, on all devices.", true}, func(*readings) float64 { return float64(r.bytes.Load()) }},
-			metric{Metric{at + "/time:seconds", "Time in the reclaimer.", true}, func(*readings) float64 { return time.Duration(r.ns.Load()).Seconds() }})
+			metric{Metric{at + "/calls:calls", "Calls of the reclaimers.", true}, func(*readings) float64 { return float64(t.calls.Load()) }},
+			metric{Metric{at + "/freed:bytes", "Bytes that the reclaimers freed, on all devices.", true}, func(*readings) float64 { return float64(t.bytes.Load()) }},
+			metric{Metric{at + "/time:seconds", "Time in the reclaimers.", true}, func(*readings) float64 { return time.Duration(t.ns.Load()).Seconds() }})
 	}
 	for _, a := range known() {
 		for _, d := range deviceMetrics {
@@ -103,8 +105,9 @@ func allMetrics() []metric {
 	return list
 }
 
-// Metrics returns the metrics that [ReadMetrics] supports now, sorted by name: those of the process, of each registered
-// reclaimer (/reclaimers/NAME/…) and of each device in use (/devices/cuda:0/…).
+// Metrics returns the metrics that [ReadMetrics] supports now, sorted by name: those of the process, of each device in
+// use (/devices/cuda:0/…), and of each name of reclaimers since the start (/reclaimers/NAME/…, with - for spaces,
+// slashes and colons). Reclaimers with the same name count together, also after they have been removed.
 func Metrics() []Metric {
 	var out []Metric
 	for _, m := range allMetrics() {
@@ -125,10 +128,9 @@ func ReadMetrics(samples []MetricSample) {
 			}
 		}
 	}
-	// Reclaimers with the same name count together.
 	values := map[string]float64{}
 	for _, m := range allMetrics() {
-		values[m.Name] += m.read(r)
+		values[m.Name] = m.read(r)
 	}
 	for i := range samples {
 		v, ok := values[samples[i].Name]

@@ -54,19 +54,47 @@ type Yield struct {
 
 type registered struct {
 	Reclaimer
-	calls, bytes, ns atomic.Int64
-	since            atomic.Int64 // when the call that is running began, in Unix nanoseconds; 0: none runs
+	tally
+	named *tally       // of the metrics: of all reclaimers so far with the name
+	since atomic.Int64 // when the call that is running began, in Unix nanoseconds; 0: none runs
+}
+
+// tally is what calls of reclaimers have freed.
+type tally struct{ calls, bytes, ns atomic.Int64 }
+
+func (t *tally) add(bytes int64, d time.Duration) {
+	t.calls.Add(1)
+	t.bytes.Add(bytes)
+	t.ns.Add(int64(d))
+}
+
+// tallies are those of the metrics, by the path element of the name.
+var tallies = struct {
+	sync.Mutex
+	named map[string]*tally
+}{named: map[string]*tally{}}
+
+func newRegistered(r Reclaimer) *registered {
+	tallies.Lock()
+	defer tallies.Unlock()
+	name := slug(r.Name)
+	t := tallies.named[name]
+	if t == nil {
+		t = &tally{}
+		tallies.named[name] = t
+	}
+	return &registered{Reclaimer: r, named: t}
 }
 
 // Linstock's own, for [Yields]. They are not in the list of the program's reclaimers.
 var (
-	queue  = &registered{Reclaimer: Reclaimer{Name: "waiting frees"}}
-	scopes = &registered{Reclaimer: Reclaimer{Name: "unreachable tensors"}}
+	queue  = newRegistered(Reclaimer{Name: "waiting frees"})
+	scopes = newRegistered(Reclaimer{Name: "unreachable tensors"})
 	// caches are the caches of the allocators. Sweeps leave them alone, because an allocator shrinks its own cache before an
 	// allocation waits. The pacer shrinks the CPU's cache (idleCache), and relieve empties a device's.
-	caches = &registered{Reclaimer: Reclaimer{Name: "caches"}}
+	caches = newRegistered(Reclaimer{Name: "caches"})
 	// casts are those that autocast keeps. The cast of a leaf keeps the leaf, whose handle may have been freed.
-	casts = &registered{Reclaimer: Reclaimer{Name: "casts of autocast"}}
+	casts = newRegistered(Reclaimer{Name: "casts of autocast"})
 	own   = []*registered{queue, caches, casts, scopes}
 )
 
@@ -76,9 +104,10 @@ var reclaimers struct {
 	list []*registered
 }
 
-// Register adds a reclaimer. The function that it returns removes the reclaimer.
+// Register adds a reclaimer. The function that it returns removes the reclaimer, but its metrics stay: use a fixed set
+// of names.
 func Register(r Reclaimer) (unregister func()) {
-	reg := &registered{Reclaimer: r}
+	reg := newRegistered(r)
 	reclaimers.Lock()
 	defer reclaimers.Unlock()
 	reclaimers.list = append(reclaimers.list, reg)
@@ -170,9 +199,9 @@ func returnedBy(done <-chan struct{}, until time.Time) bool {
 }
 
 func (r *registered) gave(bytes int64, since time.Time) {
-	r.calls.Add(1)
-	r.bytes.Add(max(0, bytes))
-	r.ns.Add(int64(time.Since(since)))
+	d := time.Since(since)
+	r.add(max(0, bytes), d)
+	r.named.add(max(0, bytes), d)
 }
 
 // othersTime is how long a sweep waits for code of the program: reclaimers, cleanup functions and those of tensor.FromMapped.
