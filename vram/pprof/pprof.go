@@ -36,32 +36,34 @@ func Snapshot() http.Handler {
 		w.Header().Set("Content-Type", "application/octet-stream")
 		w.Header().Set("Content-Disposition", `attachment; filename="snapshot.pickle"`)
 		if err := vram.Snapshot(w); err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
+			fail(w, http.StatusInternalServerError, err)
 		}
 	})
 }
 
+// fail answers with an error instead of a file.
+func fail(w http.ResponseWriter, status int, err error) {
+	w.Header().Del("Content-Disposition")
+	http.Error(w, err.Error(), status)
+}
+
 func serve(w http.ResponseWriter, r *http.Request) {
-	fail := func(status int, err error) {
-		w.Header().Del("Content-Disposition")
-		http.Error(w, err.Error(), status)
-	}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if gc, _ := strconv.Atoi(r.FormValue("gc")); gc > 0 {
 		if err := vram.Collect(); err != nil {
-			fail(http.StatusInternalServerError, err)
+			fail(w, http.StatusInternalServerError, err)
 			return
 		}
 	}
 	if debug, _ := strconv.Atoi(r.FormValue("debug")); debug > 0 {
-		text(w, fail)
+		text(w)
 		return
 	}
 	p, err := vram.Profile()
 	if s := r.FormValue("seconds"); s != "" && err == nil {
 		n, bad := strconv.Atoi(s)
 		if bad != nil || n <= 0 || n > 3600 {
-			fail(http.StatusBadRequest, fmt.Errorf("invalid seconds=%q: want a number from 1 to 3600", s))
+			fail(w, http.StatusBadRequest, fmt.Errorf("invalid seconds=%q: want a number from 1 to 3600", s))
 			return
 		}
 		d := time.Duration(n) * time.Second
@@ -69,7 +71,7 @@ func serve(w http.ResponseWriter, r *http.Request) {
 		p, err = difference(r, p, d)
 	}
 	if err != nil {
-		fail(http.StatusInternalServerError, err)
+		fail(w, http.StatusInternalServerError, err)
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
@@ -77,11 +79,11 @@ func serve(w http.ResponseWriter, r *http.Request) {
 	_ = p.Write(w) // it fails if the client has gone
 }
 
-func text(w http.ResponseWriter, fail func(int, error)) {
+func text(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	report, err := vram.Report(50)
 	if err != nil {
-		fail(http.StatusInternalServerError, err)
+		fail(w, http.StatusInternalServerError, err)
 		return
 	}
 	for _, d := range vram.Devices() {

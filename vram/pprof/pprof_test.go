@@ -1,8 +1,10 @@
 package pprof
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,4 +29,32 @@ func TestWriteTimeout(t *testing.T) {
 	if err != nil || answer.StatusCode != http.StatusOK || p.DurationNanos != int64(time.Second) {
 		t.Errorf("%s, %v", answer.Status, err)
 	}
+}
+
+// An error of a snapshot is not offered as a file.
+func TestSnapshotFails(t *testing.T) {
+	leak.Check(t)
+	const why = "no space left"
+	w := &full{httptest.NewRecorder(), errors.New(why)}
+	Snapshot().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	answer := w.Result()
+	defer answer.Body.Close()
+	if file := answer.Header.Get("Content-Disposition"); file != "" || answer.StatusCode != http.StatusInternalServerError ||
+		!strings.Contains(w.Body.String(), why) {
+		t.Errorf("%s, %q, %q", answer.Status, file, w.Body)
+	}
+}
+
+// full is a response whose first Write fails.
+type full struct {
+	*httptest.ResponseRecorder
+	err error
+}
+
+func (w *full) Write(p []byte) (int, error) {
+	if err := w.err; err != nil {
+		w.err = nil
+		return 0, err
+	}
+	return w.ResponseRecorder.Write(p)
 }
