@@ -113,6 +113,7 @@ type Meta struct {
 	RequiresGrad, IsLeaf, IsContiguous, IsInference bool
 	Layout                                          uint8
 	IsConj, IsNeg, IsView                           bool
+	Counted                                         bool // the device's account has the bytes
 	Sizes, Strides                                  [C.LS_META_DIMS]int64
 }
 

@@ -140,8 +140,9 @@ func (t *Tensor) look(f func(m *cshim.Meta)) {
 	f(&m)
 }
 
+// yieldStorage yields the storage of a tensor if the device's account has its bytes.
 func yieldStorage(m *cshim.Meta, yield func(reclaim.Storage)) {
-	if m.Data != 0 && m.Bytes != 0 {
+	if m.Counted && m.Data != 0 && m.Bytes != 0 {
 		yield(reclaim.Storage{Device: deviceOf(m).word(), Address: m.Data, Bytes: int64(m.Bytes)})
 	}
 }

@@ -39,7 +39,8 @@ type Explanation struct {
 	// Parts has at least weights, gradients, optimizer state, loader, buffers, activations, temporaries, fragmentation and
 	// cache. Activations are the tensors in open scopes that require a gradient, and everything that is in no other part:
 	// tensors that graphs have saved, and tensors outside scopes. Temporaries are the other tensors in open scopes.
-	// Fragmentation is what the allocator adds to round sizes up.
+	// Fragmentation is what the allocator adds to round sizes up. Memory that is not the allocator's is in no part: that
+	// of tensor.FromMapped, such as the pages of a file, and page-locked memory.
 	Parts []Part
 	// Unscoped is the approximate number of tensors outside scopes that may be among the activations.
 	Unscoped int64

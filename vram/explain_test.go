@@ -134,6 +134,33 @@ func TestTrackedTensorsAreFreed(t *testing.T) {
 	}
 }
 
+// Memory that is not the allocator's is in no part, and takes nothing from the others.
+func TestExplainLeavesMappedMemoryOut(t *testing.T) {
+	leak.Check(t)
+	before := explain(t)
+	mapped := func() *tensor.Tensor {
+		return tensor.FromMapped(tensor.Uint8, []int{64 << 20}, make([]byte, 64<<20), nil)
+	}
+	weight := mapped()
+	defer weight.Release()
+	tensor.Track(vram.Weights, weight)
+	activations := tensor.Zeros([]int{1 << 20})
+	defer activations.Release()
+	if err := tensor.WithScope(func() error {
+		x := mapped()
+		e := explain(t)
+		for name, want := range map[string]int64{vram.Weights: 0, vram.Temporaries: 0, vram.Activations: 4 << 20} {
+			if n := e.Part(name).Bytes - before.Part(name).Bytes; n != want {
+				t.Errorf("%s: %d bytes, want %d\n%s", name, n, want, e)
+			}
+		}
+		runtime.KeepAlive(x)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Row "R torch: cuda_memory_summary".
 func TestSummaryHasPyTorchsContents(t *testing.T) {
 	leak.Check(t)

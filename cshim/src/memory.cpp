@@ -475,6 +475,13 @@ class CountingAllocator final : public c10::Allocator {
 
 }  // namespace
 
+bool counted(const c10::Storage &s) noexcept {
+  if (s.device_type() != c10::DeviceType::CPU) return true;
+  auto deleter = s.data_ptr().get_deleter();
+  // With guard pages the allocator is another, which counts through this one.
+  return deleter == &free_counted || deleter == c10::GetCPUAllocator()->raw_deleter();
+}
+
 int64_t cpu_rounded(size_t n) noexcept {
   return static_cast<int64_t>(n <= kLargestSmall ? small_rounded(n) : class_rounded(n));
 }

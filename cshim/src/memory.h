@@ -1,6 +1,8 @@
 // The core's accounting of memory: each device's account, admission and waiting, samples.
 #pragma once
 
+#include <c10/core/Storage.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -99,6 +101,9 @@ LastFailure take_last_failure() noexcept;
 // Frees cached blocks of the CPU's allocator until keep bytes are left at most. Returns the bytes freed.
 int64_t shrink_cpu_cache(int64_t keep) noexcept;
 int64_t cpu_cached() noexcept;
+// Reports whether the account of a storage's device has its bytes. On the CPU those of from_blob and page-locked
+// memory are not the allocator's.
+bool counted(const c10::Storage &s) noexcept;
 // Returns the bytes that the CPU's allocator takes for n bytes.
 int64_t cpu_rounded(size_t n) noexcept;
 // Returns the allocator's cached blocks and malloc's free pages to the system. Other threads return theirs at

@@ -205,6 +205,7 @@ ls_error *ls_tensor_meta(ls_tensor t, ls_meta *out) noexcept {
       if (x.has_storage()) {
         out->data = reinterpret_cast<uint64_t>(x.storage().data());
         out->nbytes = x.storage().nbytes();
+        out->counted = ls::counted(x.storage());
       }
       return;
     }
@@ -218,6 +219,7 @@ ls_error *ls_tensor_meta(ls_tensor t, ls_meta *out) noexcept {
       if (x.has_storage()) {
         out->data = x.is_meta() ? ls::name_of_meta(x.storage()) : reinterpret_cast<uint64_t>(x.storage().data());
         out->nbytes = x.storage().nbytes();
+        out->counted = ls::counted(x.storage());
       }
     }
   });

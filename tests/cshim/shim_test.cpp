@@ -54,6 +54,7 @@ TEST_F(Tensors, RoundTrip) {
   EXPECT_EQ(m.strides[0], 3);
   EXPECT_EQ(m.dtype, kFloat);
   EXPECT_TRUE(m.is_contiguous);
+  EXPECT_TRUE(m.counted);
 }
 
 TEST_F(Tensors, CopyOutOfAView) {
@@ -129,6 +130,9 @@ TEST_F(Tensors, BlobIsDroppedOnce) {
     Tensor t(ls_tensor_from_blob(kFloat, shape, 1, data, 16, nullptr, 77));
     Tensor v = call("aten::slice", "Tensor", {T(t), I(0), I(1), I(3)});
     EXPECT_EQ(values(v), (std::vector<float>{2, 3}));
+    ls_meta m;
+    EXPECT_OK(ls_tensor_meta(v, &m));
+    EXPECT_FALSE(m.counted);
     EXPECT_EQ(ls_dropped_count(), 0u);
   }
   uint64_t ids[4];

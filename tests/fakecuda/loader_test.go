@@ -11,6 +11,7 @@ import (
 	"github.com/linstock-ml/linstock/cuda"
 	"github.com/linstock-ml/linstock/data"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 func init() {
@@ -158,6 +159,14 @@ func locked(*Control) error {
 			got, err := tensor.Data[float32](x.To(tensor.CPU).Flatten())
 			if err != nil || got[0] != 0 || got[1] != 1 || got[23] != 23 {
 				return fmt.Errorf("%d options: %v, %w", len(c.opts), got, err)
+			}
+			// Page-locked memory is not the CPU's allocator's.
+			e, err := vram.Explain(tensor.CPU)
+			if err != nil {
+				return err
+			}
+			if n := e.Part(vram.Loader).Bytes; (n > 0) != (c.device == tensor.CPU && !c.locked) {
+				return fmt.Errorf("%d options: %d bytes of the loader", len(c.opts), n)
 			}
 		}
 	}

@@ -115,6 +115,7 @@ typedef struct ls_meta {
   uint8_t requires_grad, is_leaf, is_contiguous, is_inference;
   /* layout: c10::Layout; kJagged for any nested tensor, whose ragged dimensions have size -1 */
   uint8_t layout, is_conj, is_neg, is_view;
+  uint8_t counted;             /* the device's account has the bytes: of a tensor on the CPU, its allocator's */
   int64_t sizes[LS_META_DIMS]; /* the first LS_META_DIMS of them; ls_tensor_sizes for more */
   int64_t strides[LS_META_DIMS];
 } ls_meta;
