@@ -66,7 +66,7 @@ type Error struct {
 	Callback    uint64 // with CodeCallback: the callback's return value
 	Bytes       int64  // with CodeOutOfMemory: bytes requested; 0: not known
 	Live        int64  // with CodeOutOfMemory: bytes live on the device when it failed; 0: not known
-	Device      int32  // with CodeOutOfMemory and Bytes
+	Device      int32  // with CodeOutOfMemory: where; without Bytes a guess; 0: not known, or the CPU
 	Message     string
 	Node        string // with ModeAnomaly: the node of the graph that failed
 	Site        uint32 // with Node: the site of the call that made it, or NoSite
@@ -103,8 +103,8 @@ func (e *Error) ofBarrier() {
 	}
 }
 
-// NoDeviceMemory reports whether an operator failed because a device other than the CPU had no memory, and
-// returns that device and the requested bytes, 0 if not known.
+// NoDeviceMemory reports whether an operator failed because a device other than the CPU had no memory, or because of
+// an unknown one. It returns the device and the requested bytes, 0 if not known.
 func NoDeviceMemory(ref ErrorRef) (device int32, bytes int64, ok bool) {
 	if ref == nil || Code(ref.code) != CodeOutOfMemory || ref.bytes != 0 && ref.device>>8 == 0 {
 		return 0, 0, false

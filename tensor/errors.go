@@ -173,6 +173,7 @@ func newError(op string, err error, operands ...*Tensor) error {
 		e.Kind = takeCallbackError(native.Callback)
 		e.Message = e.Kind.Error()
 	case errors.As(err, &native) && native.Code == cshim.CodeOutOfMemory:
+		native.Device = deviceWithoutMemory(native, operands)
 		oom := reclaim.OutOfMemory(native)
 		e.Message, e.Kind = oom.Error(), oom
 	case errors.As(err, &native):
@@ -198,6 +199,24 @@ func newError(op string, err error, operands ...*Tensor) error {
 		e.Operands = append(e.Operands, t.describe())
 	}
 	return e
+}
+
+// deviceWithoutMemory returns the device of an out-of-memory error. The shim guesses that of an error without bytes, for
+// example of cuBLAS; a guess from the operands is better.
+func deviceWithoutMemory(native *cshim.Error, operands []*Tensor) int32 {
+	if native.Bytes != 0 || native.Device>>8 == 0 {
+		return native.Device
+	}
+	for _, t := range operands {
+		var m cshim.Meta
+		if t == nil || t.fail != nil || t.meta("", &m) != nil {
+			continue
+		}
+		if w := deviceOf(&m).word(); w>>8 == native.Device>>8 {
+			return w
+		}
+	}
+	return native.Device
 }
 
 // nameForward adds the line of the operator whose backward failed.

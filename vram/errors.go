@@ -1,6 +1,7 @@
 package vram
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -12,7 +13,7 @@ import (
 // OutOfMemoryError is the error of an allocation that did not fit after sweeps and reclaimers had run. It matches
 // [ErrOutOfMemory]. The program can continue: the blocks that the failed operator had allocated are free again.
 type OutOfMemoryError struct {
-	Device    Name
+	Device    Name  // if Asked is 0, as in errors of cuBLAS, a guess: the device of an operand, or the goroutine's
 	Asked     int64 // bytes requested; 0 if unknown
 	Allocated int64 // bytes live when it failed; the operator has since freed its own
 	Reserved  int64 // Allocated, and the bytes that the allocator caches
@@ -40,6 +41,10 @@ func (e *OutOfMemoryError) Error() string {
 		fmt.Fprintf(&b, "out of memory on %s: %s asked", e.Device, size(e.Asked))
 	} else {
 		fmt.Fprintf(&b, "out of memory on %s", e.Device)
+		// What had no memory, for example a call of cuBLAS. The later lines are libtorch's advice.
+		if why, _, _ := strings.Cut(e.Message, "\n"); why != "" && why != "out of memory" {
+			b.WriteString(": " + why)
+		}
 	}
 	fmt.Fprintf(&b, "; %s allocated, %s reserved", size(e.Allocated), size(e.Reserved))
 	if e.Limit > 0 {
@@ -92,10 +97,7 @@ func size(n int64) string { return humanize.IBytes(uint64(max(0, n))) }
 // outOfMemory is reclaim.OutOfMemory.
 func outOfMemory(native *cshim.Error) error {
 	e := &OutOfMemoryError{Device: CPU, Asked: native.Bytes, Message: native.Message, Blocked: BlockedCalls()}
-	w := int32(cpuWord)
-	if native.Bytes != 0 {
-		w = native.Device
-	}
+	w := cmp.Or(native.Device, cpuWord)
 	e.Device = nameOf(w)
 	m, err := cshim.MemoryStats(w)
 	if err != nil {

@@ -381,6 +381,20 @@ func TestOutOfMemoryErrorSuggestsRemedies(t *testing.T) {
 	held.Release()
 }
 
+// The error of a library that does not say how much it asked for names the device and the library's call.
+func TestOutOfMemoryOfALibrary(t *testing.T) {
+	leak.Check(t)
+	err := reclaim.OutOfMemory(&cshim.Error{Code: cshim.CodeOutOfMemory, Device: cshim.DeviceWord(1, 2),
+		Message: "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`\nSearch for it"})
+	const says = "out of memory on cuda:2: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`;"
+	if text := err.Error(); !strings.Contains(text, says) || strings.Contains(text, "\n") {
+		t.Errorf("got %q, want %q", text, says)
+	}
+	if text := reclaim.OutOfMemory(&cshim.Error{Message: "out of memory"}).Error(); !strings.HasPrefix(text, "out of memory on cpu; ") {
+		t.Errorf("without a call: %q", text)
+	}
+}
+
 // The error of an allocation that the system refuses, for example below ulimit -v, does not blame the limit.
 func TestOutOfMemoryOfTheSystem(t *testing.T) {
 	leak.Check(t)

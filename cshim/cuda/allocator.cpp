@@ -95,10 +95,8 @@ class Admitting final : public caching::CUDAAllocator {
   // An allocation that fails empties the cache of its own device only.
   void fail() {
     try {
-      inner_->raw_delete(inner_->raw_alloc(size_t{1} << 50));
+      inner_->raw_delete(tried([&] { return inner_->raw_alloc(size_t{1} << 50); }));
     } catch (const c10::OutOfMemoryError &) {
-    } catch (const c10::AcceleratorError &e) {
-      if (e.get_error_code() != cudaErrorMemoryAllocation) throw;  // without a cache it is this one
     }
   }
 
@@ -218,6 +216,17 @@ class Admitting final : public caching::CUDAAllocator {
   std::atomic<int64_t> held_[kMaxSlots] = {};
   std::atomic<int64_t> freeing_[kMaxSlots] = {};  // bytes of freed blocks that wait for the work of streams
 
+  // Calls allocate. Where CUDA has no memory, libtorch throws another error without its cache.
+  template <class F>
+  static auto tried(F allocate) -> decltype(allocate()) {
+    try {
+      return allocate();
+    } catch (const c10::AcceleratorError &e) {
+      if (e.get_error_code() != cudaErrorMemoryAllocation) throw;
+      C10_THROW_ERROR(OutOfMemoryError, e.what_without_backtrace());
+    }
+  }
+
   template <class F>
   auto admit(size_t n, F allocate) -> decltype(allocate()) {
     DeviceIndex index = 0;
@@ -228,7 +237,7 @@ class Admitting final : public caching::CUDAAllocator {
     Rounds rounds;
     do {
       try {
-        return allocate();
+        return tried(allocate);
       } catch (const c10::OutOfMemoryError &) {
         failure = std::current_exception();
       }
@@ -236,7 +245,7 @@ class Admitting final : public caching::CUDAAllocator {
     if (limit_on_device(slot(index)) != 0) {
       More more(*this, index);
       try {
-        return allocate();
+        return tried(allocate);
       } catch (const c10::OutOfMemoryError &) {
       }
     }

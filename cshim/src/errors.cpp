@@ -10,6 +10,7 @@
 #include <typeinfo>
 
 #include "anomaly.h"
+#include "device.h"
 #include "memory.h"
 #include "saved.h"
 
@@ -111,13 +112,23 @@ bool of_gloo(const std::exception &e) noexcept {
 // Reports whether an error's text contains a name of CUDA: cuBLAS, cuDNN and the like throw plain errors.
 bool of_cuda(const char *text) noexcept { return has(text, {"cuda", "cudnn", "_status_", "_failed"}); }
 
+// Returns the error of a call for which a CUDA device had no memory, if it is not the allocator's: neither the
+// bytes nor the device are known. The calling thread's device is the best guess.
+ls_error *of_device_memory(const char *text) noexcept {
+  auto *e = make(LS_ERR_OUT_OF_MEMORY, text);
+  auto *devices = devices_of(c10::kCUDA);
+  if (e == &no_memory || devices == nullptr) return e;
+  if (int slot = slot_of(c10::kCUDA, devices->current()); slot > kCpuSlot) e->device = word_of(slot);
+  return e;
+}
+
 // Returns an error that may have been caused by a device.
 ls_error *of_device(const char *text, int32_t error, int32_t code) noexcept {
   // cudaErrorStreamCaptureUnsupported to cudaErrorStreamCaptureWrongThread: the device is well.
   constexpr int32_t kCaptureFirst = 900, kCaptureLast = 908;
-  constexpr int32_t kMemoryAllocation = 2;  // cudaErrorMemoryAllocation, without libtorch's cache
+  constexpr int32_t kMemoryAllocation = 2;  // cudaErrorMemoryAllocation
   if (error == kMemoryAllocation || std::strstr(text, "_STATUS_ALLOC_FAILED") != nullptr)
-    return make(LS_ERR_OUT_OF_MEMORY, text);
+    return of_device_memory(text);
   if (error >= kCaptureFirst && error <= kCaptureLast) return make(LS_ERR_CAPTURE, text, error);
   // An error about an argument may name a device, too, which says nothing about its state.
   int lost = look_for_lost(error, has(text, {"cuda error", "cudnn error", "_status_", "_failed"}));

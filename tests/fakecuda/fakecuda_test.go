@@ -36,6 +36,7 @@ var scenarios = map[string]func(*Control) error{
 	"threads": threads, "fragments": fragments, "capturing": capturing, "checkpoint": recompute,
 	"rank": rank, "options": options, "settings": settings, "losing": losing, "split": split, "threshold": threshold, "generators": generators, "elsewhere": elsewhere, "forked": forked,
 	"numbers": numbers, "besides": besides, "beginning": beginning, "indices": indices, "occupied": occupied, "unsampled": unsampled, "refused": refused,
+	"lacking": lacking,
 }
 
 func TestMain(m *testing.M) {
@@ -124,6 +125,7 @@ func TestFlatWeightsWithoutCuDNN(t *testing.T) {
 }
 func TestCapacity(t *testing.T)   { run(t, "capacity", 2, 64<<20) }
 func TestOccupied(t *testing.T)   { run(t, "occupied", 1, 1<<30) }
+func TestLacking(t *testing.T)    { run(t, "lacking", 2, 1<<30) }
 func TestRefused(t *testing.T)    { run(t, "refused", 1, 1<<30) }
 func TestLimit(t *testing.T)      { run(t, "limit", 2, 1<<30) }
 func TestEmptyCache(t *testing.T) { run(t, "empty", 2, 1<<30) }
@@ -677,6 +679,44 @@ func refused(*Control) error {
 	return nil
 }
 
+// lacking: the error of a call that is not the allocator's names the operands' device and the call, and its event is in
+// that device's history.
+func lacking(c *Control) error {
+	d := tensor.CUDA(1)
+	x := tensor.Ones([]int{8}, d).RequiresGrad_()
+	loss := x.Exp().Sum()
+	if err := errors.Join(loss.Err(), vram.RecordHistory(100)); err != nil {
+		return err
+	}
+	if err := c.AddRule(Rule{Function: Launch, Device: 1, Times: Forever, Error: 2}); err != nil {
+		return err
+	}
+	const says = "out of memory on cuda:1: CUDA error: out of memory;"
+	for _, err := range []error{x.Add(x).Err(), loss.Backward()} {
+		var e *vram.OutOfMemoryError
+		if !errors.As(err, &e) || e.Device != "cuda:1" || e.Asked != 0 || e.Capacity != 1<<30 || !strings.Contains(err.Error(), says) {
+			return fmt.Errorf("got %w, want %q", err, says)
+		}
+	}
+	c.ClearRules()
+	_, traces, _, err := readSnapshot()
+	if err != nil {
+		return err
+	}
+	var events [3]int // of the two devices and the CPU
+	for i, trace := range traces {
+		for _, e := range trace {
+			if e.get("action") == "oom" {
+				events[i]++
+			}
+		}
+	}
+	if want := [3]int{0, 2, 0}; events != want {
+		return fmt.Errorf("out-of-memory events %v, want %v", events, want)
+	}
+	return vram.RecordHistory(0)
+}
+
 // limit: a limit that is set before the first use applies from then on and can be changed.
 func limit(c *Control) error {
 	if err := cshim.Load(); err != nil {
@@ -929,6 +969,12 @@ func uncached(c *Control) error {
 	}
 	if err := m.step(64); err != nil {
 		return err
+	}
+	// The limit has room, the device has not.
+	c.Occupy(1, 48<<20)
+	var e *vram.OutOfMemoryError
+	if err := tensor.Zeros([]int{8 << 20}, tensor.CUDA(1)).Err(); !errors.As(err, &e) || e.Device != "cuda:1" || e.Asked != 32<<20 || e.Capacity != 64<<20 {
+		return fmt.Errorf("32 MiB of 16 on the other device: %w", err)
 	}
 	// While another device is lost there is still nothing to empty.
 	if err := c.AddRule(Rule{Function: Alloc, Device: 1, Times: Forever, Error: 719, Kind: Sticky}); err != nil {

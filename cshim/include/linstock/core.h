@@ -51,7 +51,7 @@ typedef struct ls_error {
   uint64_t callback;    /* with LS_ERR_CALLBACK: what the callback returned */
   int64_t bytes;        /* with LS_ERR_OUT_OF_MEMORY: asked for; 0: not known */
   int64_t live;         /* with LS_ERR_OUT_OF_MEMORY: live on the device when it failed; 0: not known */
-  int32_t device;       /* with LS_ERR_OUT_OF_MEMORY and bytes: where */
+  int32_t device;       /* with LS_ERR_OUT_OF_MEMORY: where; without bytes a guess; 0: not known, or the CPU */
   const char *message;  /* UTF-8, never NULL, without a C++ backtrace */
   const char *node;     /* with LS_MODE_ANOMALY: the node whose backward failed; else NULL */
   uint32_t site;        /* with node: the site of the call that made it (linstock/profile.h) */
