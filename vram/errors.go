@@ -108,10 +108,10 @@ func outOfMemory(native *cshim.Error) error {
 	a.mu.Lock()
 	e.Capacity = a.capacity
 	a.mu.Unlock()
-	outOfMemoryEvent(w, e.Asked, e.Capacity-e.Reserved)
 	if w != cpuWord {
 		e.Other = otherBytes(w, m)
 	}
+	outOfMemoryEvent(w, e.Asked, e.Capacity-e.Reserved-e.Other)
 	if free := m.Reserved - m.Active; w != cpuWord && free > 0 && m.LargestFree >= 0 && m.LargestFree < e.Asked {
 		e.Fragmentation = 1 - float64(m.LargestFree)/float64(free)
 	}
