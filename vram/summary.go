@@ -20,7 +20,7 @@ func Summary(d Device) (string, error) {
 	c := ReadCounts()
 	w, _ := word(d)
 	t := table.NewWriter()
-	t.SetTitle("Linstock memory summary, device %s\nOOMs: %d | retries after a wait: %d", nameOf(w), c.OOMs, c.Retries)
+	t.SetTitle("Linstock memory summary, device %s\nall devices: %d OOMs | %d retries after a wait", nameOf(w), c.OOMs, c.Retries)
 	style := table.StyleDefault
 	style.Title.Align = text.AlignCenter
 	style.Format.Header = text.FormatDefault
