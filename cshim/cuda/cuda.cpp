@@ -47,12 +47,9 @@ class CudaDevices final : public Devices {
     m.allocated_peak = s.allocated_bytes[all].peak;
     m.requested = s.requested_bytes[all].current;
     m.reserved = s.reserved_bytes[all].current;
-    m.reserved_peak = s.reserved_bytes[all].peak;
     m.active = s.active_bytes[all].current;
     m.allocations = s.allocation[all].allocated;
     m.frees = s.allocation[all].freed;
-    m.ooms = s.num_ooms;
-    m.retries = s.num_alloc_retries;
     return m;
   }
 

@@ -10,7 +10,7 @@ extern "C" {
 #endif
 
 /* Compared when it is opened: changes with src/device.h. */
-#define LS_CUDA_ABI 8
+#define LS_CUDA_ABI 9
 /* NULL, or what is wrong. Once; later calls do nothing. */
 __attribute__((visibility("default"))) const char *ls_cuda_open(uint32_t abi);
 

@@ -70,11 +70,10 @@ constexpr int32_t word_of(int slot) noexcept {
 struct DeviceMemory {
   int64_t allocated, allocated_peak;  // bytes in tensors' blocks, as the allocator rounds them
   int64_t requested;                  // bytes asked for
-  int64_t reserved, reserved_peak;    // bytes held from the device
+  int64_t reserved;                   // bytes held from the device
   int64_t active;                     // allocated, and freed but still used by a stream
   int64_t allocations, frees;         // since the start
   int64_t largest_free;               // the largest block in the cache; -1 where it is not known
-  int64_t ooms, retries;              // as the allocator counts them
 };
 
 // A memory pool of graphs. Two zeros: a new one.
