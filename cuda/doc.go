@@ -83,6 +83,8 @@
 //     capture, by Release or at the end of its scope, make room for later ones of the same capture. No other tensor gets
 //     that memory until the graph is closed and the tensors in it are freed, so a replay never writes to memory that
 //     another tensor has. Graphs that share a pool ([Pool]) must be replayed in the order of their captures.
+//     With libtorch 2.11, graphs that draw random numbers share the memory of the seed: do not replay two of them at the
+//     same time on different streams.
 //  11. Tensors that a graph reads must live as long as the graph, and until its last replay is done. The Graph keeps the
 //     captured function, and so the tensors that it refers to, from being collected, but not from being released or
 //     from ending with their scope: keep them (Keep), and release them after Close.

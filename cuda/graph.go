@@ -240,9 +240,9 @@ func (g *Graph) Replay() error {
 }
 
 // Close frees the graph. Replays that were given to the device are completed; with the allocator's option
-// expandable_segments Close waits for them. The memory of its pool can be reused when
-// all graphs that share it are closed and the tensors in it are freed. Later uses return ErrClosed; a second Close does
-// nothing. PyTorch: CUDAGraph.reset.
+// expandable_segments Close waits for them, else the default stream does, if the graph draws random numbers. The memory of
+// its pool can be reused when all graphs that share it are closed and the tensors in it are freed. Later uses return
+// ErrClosed; a second Close does nothing. PyTorch: CUDAGraph.reset.
 func (g *Graph) Close() error {
 	if g == nil {
 		return nil

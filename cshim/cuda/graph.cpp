@@ -24,6 +24,8 @@ class Captured final : public at::cuda::CUDAGraph {
  public:
   ~Captured() { end_failed(*this); }
   c10::MempoolId_t id() const { return mempool_id_; }
+  // Reports whether a replay draws random numbers.
+  bool draws() const { return !captured_generator_states_.empty(); }
 
  private:
   // A template, because versions differ in their members.
@@ -56,7 +58,10 @@ class CudaGraph final : public Graph {
   ~CudaGraph() override {
     try {
       c10::cuda::CUDAStreamCaptureModeGuard unsafe_too{cudaStreamCaptureModeRelaxed};
-      last_replay_.synchronize();
+      if (expandable_)
+        last_replay_.synchronize();
+      else  // the memory for the generator's state, freed now, belongs to this stream
+        last_replay_.block(c10::cuda::getDefaultCUDAStream(device_));
     } catch (...) {
       // An error of the device, which the next call returns, too.
     }
@@ -85,8 +90,14 @@ class CudaGraph final : public Graph {
   }
 
   void replay() override {
+    auto stream = c10::cuda::getCurrentCUDAStream(device_);
+    if (graph_.draws()) {
+      // libtorch's kernels write the generator's state to memory that the last launch reads. CUDA orders launches
+      // alone.
+      last_replay_.block(stream);
+    }
     graph_.replay();
-    if (expandable_) last_replay_.record(c10::cuda::getCurrentCUDAStream(device_));
+    if (expandable_ || graph_.draws()) last_replay_.record(stream);
   }
 
  private:
