@@ -221,8 +221,10 @@ func (g *Graph) Device() tensor.Device {
 	return g.device
 }
 
-// Replay gives the captured work to the current stream of the graph's device. It returns before the work is done. The
-// error is ErrClosed after Close, and tensor.ErrCapture inside Capture. PyTorch: CUDAGraph.replay.
+// Replay gives the captured work to the current stream of the graph's device. It returns before the work is done. A replay
+// draws random numbers of the device as one operator does. A tensor.Generator that the captured function used must not be
+// used by other goroutines during Replay. The error is ErrClosed after Close, and tensor.ErrCapture inside Capture.
+// PyTorch: CUDAGraph.replay.
 func (g *Graph) Replay() error {
 	const op = "Replay"
 	if g == nil {

@@ -10,6 +10,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstdlib>
+#include <mutex>
 
 #include "allocator.h"
 
@@ -91,9 +92,12 @@ class CudaGraph final : public Graph {
 
   void replay() override {
     auto stream = c10::cuda::getCurrentCUDAStream(device_);
+    std::unique_lock<std::mutex> drawing;
     if (graph_.draws()) {
-      // libtorch's kernels write the generator's state to memory that the last launch reads. CUDA orders launches
-      // alone.
+      // libtorch reads the generator's state and then advances it, without the mutex of operators that draw.
+      auto generator = at::cuda::detail::getDefaultCUDAGenerator(device_);
+      drawing = std::unique_lock(generator.mutex());
+      // Its kernels write the state to memory that the last launch reads. CUDA orders launches alone.
       last_replay_.block(stream);
     }
     graph_.replay();
