@@ -102,7 +102,7 @@ func makeAll(op string, d tensor.Device, c *capture, made []*GraphedCallable, sa
 	for _, g := range made {
 		var err error
 		g.forward, err = c.record(op, d, func() error {
-			g.y = g.Layer.Forward(g.x).Keep()
+			g.y = g.Layer.Forward(g.x).Alias().Keep() // its own handle: a layer may return its input
 			return g.y.Err()
 		})
 		if err != nil {

@@ -20,7 +20,7 @@ import (
 func init() {
 	for name, f := range map[string]func(*Control) error{
 		"currents": currents, "events": order, "reuse": reuse, "capture": captures, "refusals": refusals,
-		"beside": beside, "shared": shared, "hooked": hooked, "pool": pool, "graphed": graphed, "graphed-modes": graphedModes,
+		"beside": beside, "shared": shared, "hooked": hooked, "pool": pool, "graphed": graphed, "graphed-modes": graphedModes, "graphed-inputs": graphedInputs,
 		"freeing": freeing, "step": wholeStep, "steps": capturedSteps, "streams-lost": streamsLost,
 	} {
 		scenarios[name] = f
@@ -42,6 +42,9 @@ func TestGraphPool(t *testing.T)           { run(t, "pool", 1, 1<<30) }
 func TestGraphedCallables(t *testing.T)    { run(t, "graphed", 1, 1<<30) }
 func TestGraphedCallablesModes(t *testing.T) {
 	run(t, "graphed-modes", 1, 1<<30)
+}
+func TestGraphedCallablesReturnInputs(t *testing.T) {
+	run(t, "graphed-inputs", 1, 1<<30)
 }
 func TestCapturedSteps(t *testing.T) { run(t, "steps", 1, 1<<30) }
 func TestGraphOfTrainingStep(t *testing.T) {
@@ -969,6 +972,47 @@ func graphedModes(*Control) error {
 	}
 	nn.Eval(made[0])
 	return errors.Join(made[0].Close(), expect("Forward after Close", made[0].Forward(x).Err(), cuda.ErrClosed))
+}
+
+// graphedInputs: a layer may return its input. A tensor that a function returns and keeps, against the contract of nn.Func,
+// stays, too.
+func graphedInputs(*Control) error {
+	d := tensor.CUDA(0)
+	kept := tensor.Randn([]int{4, 8}, d)
+	defer kept.Release()
+	dropout := nn.NewDropout(0.5)
+	nn.Eval(dropout)
+	x := tensor.Randn([]int{4, 8}, d)
+	defer x.Release()
+	leaf := tensor.Randn([]int{4, 8}, d).RequiresGrad_()
+	defer leaf.Release()
+	for name, e := range map[string]struct {
+		layer nn.Layer
+		x     *tensor.Tensor
+	}{
+		"Identity": {&nn.Identity{}, x}, "Identity with a gradient": {&nn.Identity{}, leaf},
+		"Dropout": {dropout, x}, "Dropout with a gradient": {dropout, leaf},
+		"a function": {nn.Func(func(*tensor.Tensor) *tensor.Tensor { return kept }), x},
+	} {
+		err := tensor.WithScope(func() error {
+			made, err := cuda.MakeGraphedCallables([]nn.Layer{e.layer}, []*tensor.Tensor{e.x})
+			if err != nil {
+				return err
+			}
+			y := made[0].Forward(e.x)
+			if e.x == leaf {
+				err = y.Sum().Backward()
+			}
+			return errors.Join(err, y.Err(), made[0].Close(), kept.Err())
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if leaf.Grad() == nil {
+		return errors.New("the input has no gradient")
+	}
+	return nil
 }
 
 // capturedSteps: a step whose replays would compute with numbers of the captured one is refused.
