@@ -23,7 +23,13 @@ namespace caching = c10::cuda::CUDACachingAllocator;
 // the device's generator, which would refuse to draw outside of a capture: here the destructor gives both back.
 class Captured final : public at::cuda::CUDAGraph {
  public:
-  ~Captured() { end_failed(*this); }
+  ~Captured() {
+    end_failed(*this);
+    // From libtorch 2.12 on a graph frees cuBLAS's workspaces of its stream, which other graphs of that stream
+    // use, too. It frees those of this stream instead, which has none.
+    capture_stream_ =
+        c10::cuda::getStreamFromExternal(reinterpret_cast<cudaStream_t>(this), capture_stream_.device_index());
+  }
   c10::MempoolId_t id() const { return mempool_id_; }
   // Reports whether a replay draws random numbers.
   bool draws() const { return !captured_generator_states_.empty(); }
