@@ -18,6 +18,7 @@ func init() {
 	for name, f := range map[string]func(*Control) error{
 		"dropped": dropped, "casts": casts, "stale": stale, "drawn": drawn, "unmapped": unmapped,
 		"waits": waits, "broken": broken, "alongside": alongside, "assigned": assigned,
+		"seeds": seeds, "exclusive": exclusive, "workspaces": workspaces,
 	} {
 		scenarios[name] = f
 	}
@@ -31,6 +32,8 @@ func TestCaptureRefusesWaits(t *testing.T)      { run(t, "waits", 1, 1<<30) }
 func TestCaptureOfAssignments(t *testing.T)     { run(t, "assigned", 1, 1<<30) }
 func TestFreesInBrokenCapture(t *testing.T)     { run(t, "broken", 1, 1<<30) }
 func TestFreesBesideCapture(t *testing.T)       { run(t, "alongside", 1, 1<<30) }
+func TestReplaysWithSeedsInTurn(t *testing.T)   { run(t, "seeds", 1, 1<<30) }
+func TestDrawsWaitForReplay(t *testing.T)       { run(t, "exclusive", 1, 1<<30) }
 func TestCloseWaitsForReplays(t *testing.T) {
 	run(t, "unmapped", 1, 1<<30, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
 }
@@ -523,4 +526,136 @@ func alongside(c *Control) error {
 		return fmt.Errorf("%d bytes live after the capture, %d before; %w", after.Allocated, before.Allocated, err)
 	}
 	return nil
+}
+
+func TestCloseKeepsWorkspaces(t *testing.T) {
+	run(t, "workspaces", 1, 1<<30, "TORCH_CUBLAS_WORKSPACE_CACHE=1") // from libtorch 2.15 on
+}
+
+// seeds: replays of a graph that draws random numbers run one after another also on two streams, because kernels before each
+// write the seed to memory of the graph.
+func seeds(c *Control) error {
+	d := tensor.CUDA(0)
+	x := tensor.Ones([]int{4}, d).Keep()
+	defer x.Release()
+	one, err := cuda.NewStream(d)
+	if err != nil {
+		return err
+	}
+	two, err := cuda.NewStream(d)
+	if err != nil {
+		return err
+	}
+	g, err := cuda.Capture(d, func() error { return x.Dropout(0.5, tensor.Train(true)).Err() }, cuda.Warmup(1))
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	if err := tensor.Synchronize(d); err != nil {
+		return err
+	}
+	c.SetTimes(10*time.Millisecond, 0)
+	defer c.SetTimes(0, 0)
+	took := func(streams ...*cuda.Stream) (time.Duration, error) {
+		before := c.Clock()
+		for _, s := range streams {
+			if err := cuda.WithStream(s, g.Replay); err != nil {
+				return 0, err
+			}
+		}
+		err := tensor.Synchronize(d)
+		return c.Clock() - before, err
+	}
+	single, err := took(one)
+	if err != nil {
+		return err
+	}
+	if both, err := took(one, two); err != nil || both != 2*single {
+		return fmt.Errorf("a replay takes %v, and one on each of two streams %v; %w", single, both, err)
+	}
+	// That memory belongs to the default stream.
+	zero, err := cuda.DefaultStream(d)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(cuda.WithStream(one, g.Replay), g.Close(), zero.Synchronize()); err != nil {
+		return err
+	}
+	if done, err := one.Query(); err != nil || !done {
+		return fmt.Errorf("the default stream is done, and a replay of the closed graph: %v; %w", done, err)
+	}
+	return nil
+}
+
+// exclusive: what a replay and an operator on another goroutine draw does not overlap.
+func exclusive(c *Control) error {
+	d := tensor.CUDA(0)
+	x := tensor.Ones([]int{4}, d).Keep()
+	defer x.Release()
+	g, err := cuda.Capture(d, func() error { return x.Dropout(0.5, tensor.Train(true)).Err() }, cuda.Warmup(1))
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	before, err := stateOf(0)
+	if err != nil {
+		return err
+	}
+	// The kernel that writes the seed is slow.
+	if err := c.AddRule(Rule{Function: Launch, Device: 0, Times: 1, Micros: 300_000}); err != nil {
+		return err
+	}
+	replayed := make(chan error)
+	go func() { replayed <- g.Replay() }()
+	for c.Seen(0) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	during, err := stateOf(0)
+	if err := errors.Join(err, <-replayed); err != nil {
+		return err
+	}
+	after, err := stateOf(0)
+	if err != nil || bytes.Equal(before, after) || !bytes.Equal(during, after) {
+		return fmt.Errorf("the state was %v before a replay, %v during, %v after; %w", before, during, after, err)
+	}
+	return nil
+}
+
+// workspaces: a graph that is closed keeps the workspaces of cuBLAS, which other graphs use.
+func workspaces(*Control) error {
+	d := tensor.CUDA(0)
+	x := tensor.Ones([]int{64, 64}, d).Keep()
+	defer x.Release()
+	var graphs [3]*cuda.Graph
+	for i := range graphs {
+		g, err := cuda.Capture(d, func() error { return x.MatMul(x).Add(1).Err() }, cuda.Warmup(i%2))
+		if err != nil {
+			return err
+		}
+		defer g.Close()
+		graphs[i] = g
+	}
+	before, err := stats(d)
+	if err != nil {
+		return err
+	}
+	for i, g := range graphs[:2] {
+		if err := g.Close(); err != nil {
+			return err
+		}
+		after, err := stats(d)
+		if err != nil || after.Allocated != before.Allocated {
+			return fmt.Errorf("%d bytes were allocated, %d when %d of 3 graphs are closed; %w", before.Allocated, after.Allocated, i+1, err)
+		}
+	}
+	// A failed capture keeps them, too.
+	_, err = cuda.Capture(d, func() error { return second(x.MatMul(x).Sum().Item()) })
+	if err := expect("a capture with Item", err, tensor.ErrCapture); err != nil {
+		return err
+	}
+	after, err := stats(d)
+	if err != nil || after.Allocated != before.Allocated {
+		return fmt.Errorf("%d bytes were allocated, %d after a failed capture; %w", before.Allocated, after.Allocated, err)
+	}
+	return graphs[2].Replay()
 }
