@@ -9,7 +9,8 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// ManualSeed seeds the random number generators of all devices. PyTorch: torch.manual_seed.
+// ManualSeed seeds the random number generators of all devices, that of a device that was not used yet at its first use. An
+// error is that of a device; the others are seeded. PyTorch: torch.manual_seed.
 func ManualSeed(seed uint64) error {
 	if err := cshim.Load(); err != nil {
 		return err

@@ -1,6 +1,7 @@
 // The CUDA devices for the shim's core, over libtorch's caching allocator.
 #include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>
+#include <ATen/core/Generator.h>
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -12,6 +13,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <string>
 
 #include "../src/device.h"
@@ -166,6 +168,14 @@ class CudaDevices final : public Devices {
   void use(int32_t index) override {
     in_use_[checked(index)] = true;
     limit_reserved(index);
+  }
+
+  void seed(int32_t index, uint64_t seed) override {
+    // A generator asks the current device whether a graph is being captured there.
+    c10::cuda::CUDAGuard guard(checked(index));
+    at::Generator g = at::globalContext().defaultGenerator(guard.current_device());
+    std::lock_guard<std::mutex> lock(g.mutex());
+    g.set_current_seed(seed);
   }
 
   // libtorch's, which leaves CUDA's device as it is while the one to return to has no context.

@@ -148,7 +148,7 @@ class RandomState {
     return a.nbytes() == b.nbytes() && std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
   }
   void add(c10::Device d) {
-    const at::Generator &g = at::globalContext().defaultGenerator(d);
+    at::Generator g = default_generator(d);
     states_.push_back({g, random_state_of(g), capture_on(d)});
   }
   std::vector<One> states_;

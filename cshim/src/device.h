@@ -129,6 +129,8 @@ class Devices {
   virtual void start() = 0;
   // Called before the first use of a device, after start. A limit that was set before takes effect here.
   virtual void use(int32_t index) = 0;
+  // Seeds the device's default generator.
+  virtual void seed(int32_t index, uint64_t seed) = 0;
   // Returns the error that every call to the device returns; 0: none. Never throws.
   virtual int32_t alive(int32_t index) noexcept = 0;
   // Returns the calling thread's device.

@@ -2,7 +2,10 @@
 
 #include <torch/csrc/autograd/function.h>
 
+#include <bit>
+#include <exception>
 #include <mutex>
+#include <optional>
 #include <unordered_set>
 #include <vector>
 
@@ -27,6 +30,7 @@ struct Part {
 };
 Part parts[kDeviceTypes];
 std::atomic<uint64_t> used{0};
+std::optional<uint64_t> seed;  // of the devices that are not used yet, under the mutex
 std::atomic<int32_t> errors[kMaxSlots];
 
 // Held by the thread that starts a device or looks for lost ones.
@@ -120,16 +124,29 @@ void use_device(c10::Device d) {
                         (n == 1 ? " device" : " devices"));
   if (!up) throw DeviceLost(slot, parts[i].start_error);
   devices->use(index);
+  if (seed) devices->seed(index, *seed);
   used.fetch_or(bit(slot));
 }
 
 uint64_t used_devices() noexcept { return used.load() & ~lost_devices.load(); }
 
-bool start_devices() noexcept {
-  bool up = true;
-  for (int i = 0; i < kDeviceTypes; i++)
-    if (auto *devices = devices_of(device_types[i].type)) up = start(i, devices) && up;
-  return up;
+void seed_devices(uint64_t value) {
+  uint64_t slots;
+  {
+    std::lock_guard<std::mutex> lock(mutex());
+    seed = value;
+    slots = used_devices();
+  }
+  std::exception_ptr failure;
+  for (; slots != 0; slots &= slots - 1) {
+    int slot = std::countr_zero(slots) + 1;
+    try {
+      devices_at(slot).seed(index_of(slot), value);
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 int look_for_lost(int32_t error, bool failed) noexcept {

@@ -36,9 +36,9 @@ void refuse_lost(c10::TensorImpl *impl);
 // Called before a device other than the CPU is used by name: starts it the first time. Throws if it is lost or
 // does not exist.
 void use_device(c10::Device d);
-// Starts libtorch's part for each type of which there are devices. Called before what uses devices without a name.
-// Returns false if one failed, now or before: then nothing may use it.
-bool start_devices() noexcept;
+// Seeds the default generators of the devices in use, and of every other device before its first use: no device is
+// started. Seeds all that it can before it throws.
+void seed_devices(uint64_t seed);
 
 // Returns the devices that were used and are not lost: bit i is slot i + 1.
 uint64_t used_devices() noexcept;

@@ -66,6 +66,8 @@ struct HandleCount {
   std::atomic<int64_t> pushed{0};
 };
 
+// Returns the default random number generator of a device. The first call for a device makes it.
+at::Generator default_generator(c10::Device d);
 // Reads and writes the state of a random number generator, on the generator's device.
 at::Tensor random_state_of(at::Generator g);
 void set_random_state(at::Generator g, const at::Tensor &state);

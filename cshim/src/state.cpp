@@ -242,54 +242,54 @@ thread_local uint64_t ls::random_states_set = 0;
 
 ls_error *ls_rng_seed(uint64_t seed) noexcept {
   return ls::run_void([&] {
-    if (ls::start_devices()) {
-      at::manual_seed(seed);  // seeds all devices
-    } else {
-      auto g = at::globalContext().defaultGenerator(c10::DeviceType::CPU);
-      std::lock_guard<std::mutex> lock(g.mutex());
-      g.set_current_seed(seed);
+    auto cpu = at::globalContext().defaultGenerator(c10::DeviceType::CPU);
+    {
+      std::lock_guard<std::mutex> lock(cpu.mutex());
+      cpu.set_current_seed(seed);
     }
     ls::random_states_set++;
+    ls::seed_devices(seed);
   });
 }
 
 namespace ls {
 namespace {
 // A CUDA generator asks the current device whether a graph is being captured there. That fails on a lost device,
-// so its own is made the current one.
-struct OnDeviceOf {
-  explicit OnDeviceOf(const at::Generator &g) {
-    if (!g.device().is_cpu()) guard.reset_device(g.device());
+// and may make a context on one that is not used, so its own is made the current one.
+struct OnDevice {
+  explicit OnDevice(c10::Device d) {
+    if (!d.is_cpu()) guard.reset_device(d);
   }
   c10::OptionalDeviceGuard guard;
 };
 }  // namespace
 
+at::Generator default_generator(c10::Device d) {
+  OnDevice device(d);
+  return at::globalContext().defaultGenerator(d);
+}
+
 at::Tensor random_state_of(at::Generator g) {
-  OnDeviceOf device(g);
+  OnDevice device(g.device());
   std::lock_guard<std::mutex> lock(g.mutex());
   return g.get_state();
 }
 
 void set_random_state(at::Generator g, const at::Tensor &state) {
-  OnDeviceOf device(g);
+  OnDevice device(g.device());
   std::lock_guard<std::mutex> lock(g.mutex());
   g.set_state(state);
 }
 }  // namespace ls
 
-namespace {
-at::Generator generator_of(int32_t device) { return at::globalContext().defaultGenerator(ls::device_of(device)); }
-}  // namespace
-
 ls_result ls_rng_state(int32_t device) noexcept {
-  return ls::run([&] { return ls::random_state_of(generator_of(device)); });
+  return ls::run([&] { return ls::random_state_of(ls::default_generator(ls::device_of(device))); });
 }
 
 ls_error *ls_rng_set_state(int32_t device, ls_tensor state) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b(state);
-    ls::set_random_state(generator_of(device), ls::need(b, "state"));
+    ls::set_random_state(ls::default_generator(ls::device_of(device)), ls::need(b, "state"));
     ls::random_states_set++;
   });
 }
@@ -303,6 +303,7 @@ at::Generator ls::generator_at(ls_generator g) {
 ls_error *ls_generator_new(int32_t device, ls_generator *out) noexcept {
   return ls::run_void([&] {
     auto d = ls::device_of(device);
+    ls::OnDevice on(d);
     at::Generator g = d.is_cpu()
                           ? at::detail::createCPUGenerator()
                           : at::globalContext().getAcceleratorHooksInterface(d.type()).getNewGenerator(d.index());
@@ -322,7 +323,7 @@ void ls_generator_free(ls_generator g) noexcept {
 ls_error *ls_generator_seed(ls_generator g, uint64_t seed) noexcept {
   return ls::run_void([&] {
     auto generator = ls::generator_at(g);
-    ls::OnDeviceOf device(generator);
+    ls::OnDevice device(generator.device());
     std::lock_guard<std::mutex> lock(generator.mutex());
     generator.set_current_seed(seed);
   });
@@ -331,7 +332,7 @@ ls_error *ls_generator_seed(ls_generator g, uint64_t seed) noexcept {
 ls_error *ls_generator_seed_random(ls_generator g, uint64_t *seed) noexcept {
   return ls::run_void([&] {
     auto generator = ls::generator_at(g);
-    ls::OnDeviceOf device(generator);
+    ls::OnDevice device(generator.device());
     std::lock_guard<std::mutex> lock(generator.mutex());
     *seed = generator.seed();
   });
@@ -340,6 +341,7 @@ ls_error *ls_generator_seed_random(ls_generator g, uint64_t *seed) noexcept {
 ls_error *ls_generator_current_seed(ls_generator g, uint64_t *seed) noexcept {
   return ls::run_void([&] {
     auto generator = ls::generator_at(g);
+    ls::OnDevice device(generator.device());
     std::lock_guard<std::mutex> lock(generator.mutex());
     *seed = generator.current_seed();
   });

@@ -22,6 +22,7 @@
 // The core remembers lost devices for the lifetime of the process, so each test has its own.
 struct FakeDevices : ls::Devices {
   int starts = 0, uses[2] = {}, broken = -1;
+  uint64_t seeds[2] = {};
   bool start_fails = false, count_fails = false, begin_fails = false, end_fails = false;
   std::atomic<int> graphs{0}, replays{0}, emptied{0};
   inline static std::atomic<int> pinned_freed{0};
@@ -78,6 +79,10 @@ struct FakeDevices : ls::Devices {
   void use(int32_t index) override {
     alone();
     uses[index]++;
+  }
+  void seed(int32_t index, uint64_t seed) override {
+    if (index == broken) throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 700, "no seed");
+    seeds[index] = seed;
   }
   int32_t alive(int32_t index) noexcept override {
     alone();

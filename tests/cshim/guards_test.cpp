@@ -126,7 +126,7 @@ TEST_F(DevicesDeathTest, TheErrorOfAStartIsKept) {
         ls::add_devices(c10::kCUDA, &broken);
         ls_error *e = ls_rng_state(cuda(1)).err;
         if (e == nullptr || e->code != LS_ERR_DEVICE_LOST || e->device_error != 46) std::exit(1);
-        // In this case the CPU's generator is seeded directly.
+        // The CPU's generator is seeded nevertheless, under its lock.
         if (!waits_for(generators(), [] { ls_rng_seed(7); })) std::exit(2);
         // A tensor whose graph cannot be searched for devices, for lack of memory, is not freed.
         Tensor x = floats({1, 2});

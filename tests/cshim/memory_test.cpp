@@ -904,6 +904,26 @@ TEST_F(DevicesDeathTest, StartOnce) {
       ::testing::ExitedWithCode(111), "");
 }
 
+TEST_F(DevicesDeathTest, AreSeededWhenTheyAreUsed) {
+  EXPECT_EXIT(
+      {
+        begin();
+        if (ls_rng_seed(7) != nullptr || devices_.starts != 0) std::exit(1);
+        ask(1);
+        if (devices_.seeds[0] != 0 || devices_.seeds[1] != 7) std::exit(2);
+        if (ls_rng_seed(8) != nullptr || devices_.seeds[0] != 0 || devices_.seeds[1] != 8) std::exit(3);
+        ask(0);
+        if (devices_.seeds[0] != 8) std::exit(4);
+        // A device that is lost, or that the call finds to be lost, does not keep others from being seeded.
+        devices_.broken = 0;
+        ls_error *e = ls_rng_seed(9);
+        if (e == nullptr || e->code != LS_ERR_DEVICE_LOST || devices_.seeds[1] != 9) std::exit(5);
+        ls_error_free(e);
+        std::exit(ls_rng_seed(10) == nullptr && devices_.seeds[1] == 10 ? 0 : 6);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
 TEST_F(DevicesDeathTest, AreLostOneByOne) {
   EXPECT_EXIT(
       {

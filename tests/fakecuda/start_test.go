@@ -68,9 +68,15 @@ func contexts(c *Control) error {
 	if err := errors.Join(tensor.Ones([]int{2}).Add(1).Err(), has("after work on the CPU", 0, 0, 0, 0)); err != nil {
 		return err
 	}
+	if err := errors.Join(tensor.ManualSeed(7), has("after ManualSeed", 0, 0, 0, 0)); err != nil {
+		return err
+	}
 	d := tensor.CUDA(2)
 	y := tensor.Ones([]int{2}, d).Add(1)
 	if err := errors.Join(y.Err(), has("after work on cuda:2", 0, 0, 1, 0)); err != nil {
+		return err
+	}
+	if err := errors.Join(tensor.ManualSeed(8), has("after ManualSeed with cuda:2 in use", 0, 0, 1, 0)); err != nil {
 		return err
 	}
 	s, err := cuda.NewStream(d)

@@ -177,6 +177,8 @@ LS_API int32_t ls_yield_due(int32_t at_one_thread) LS_NOEXCEPT;
 #define LS_SCOPE_YIELD (UINT64_C(1) << 60)
 
 /* ---- the process ---- */
+/* Seeds the default generators of the CPU and of all devices, that of a device that was not used yet at its first
+ * use. An error is that of a device; the others are seeded. */
 LS_API ls_error *ls_rng_seed(uint64_t seed) LS_NOEXCEPT;
 LS_API ls_result ls_rng_state(int32_t device) LS_NOEXCEPT; /* uint8 tensor */
 LS_API ls_error *ls_rng_set_state(int32_t device, ls_tensor state) LS_NOEXCEPT;
