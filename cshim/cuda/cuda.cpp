@@ -61,7 +61,8 @@ class CudaDevices final : public Devices {
 
   void empty_cache(int32_t index) override {
     refuse_lost_device(slot(index));
-    if (!ready()) return;
+    // A device that was not used yet is left alone: it has no cache, and a guard would make a context there.
+    if (!ready() || !in_use_[checked(index)]) return;
     c10::cuda::CUDAGuard guard(checked(index));
     limit_reserved(index);
     if (any_device_lost()) {

@@ -100,7 +100,7 @@ func contexts(c *Control) error {
 	}
 	w := tensor.Ones([]int{2}, d).RequiresGrad_()
 	return errors.Join(w.Mul(w).Sum().Backward(), has("after a backward pass", 0, 0, 1, 0), vram.EmptyCache(tensor.CPU), vram.EmptyCache(d),
-		vram.SetLimit(tensor.CUDA(1), vram.Bytes(1<<20)), has("in the end", 0, 0, 1, 0))
+		vram.EmptyCache(tensor.CUDA(0)), has("after EmptyCache of cuda:0", 0, 0, 1, 0), vram.SetLimit(tensor.CUDA(1), vram.Bytes(1<<20)), has("in the end", 0, 0, 1, 0))
 }
 
 // start: CUDA cannot be used, and every error says why.
