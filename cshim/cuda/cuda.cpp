@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/csrc/cuda/memory_snapshot.h>
@@ -65,8 +66,15 @@ class CudaDevices final : public Devices {
     if (!ready() || !in_use_[checked(index)]) return;
     c10::cuda::CUDAGuard guard(checked(index));
     limit_reserved(index);
+    // emptyCache visits all devices. It stops at a lost one. On one where a graph is being captured it ends the
+    // capture: before it unmaps an expandable segment, it waits for the stream that the segment belongs to.
+    if (any_capture()) {
+      // What the calling thread frees would end its capture on another device.
+      c10::cuda::CUDAStreamCaptureModeGuard unsafe_too{cudaStreamCaptureModeRelaxed};
+      release_cache_of_current_device();
+      return;
+    }
     if (any_device_lost()) {
-      // emptyCache visits all devices and stops at the lost one.
       release_cache_of_current_device();
       return;
     }

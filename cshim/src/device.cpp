@@ -4,6 +4,7 @@
 
 #include "lost.h"
 #include "shim.h"
+#include "stream.h"
 
 namespace ls {
 
@@ -14,6 +15,8 @@ std::atomic<Devices *> by_row[kDeviceTypes];
 void add_devices(c10::DeviceType type, Devices *devices) noexcept {
   if (int i = row_number(type); i >= 0) by_row[i].store(devices);
 }
+
+bool any_capture() noexcept { return captures() != 0; }
 
 Devices *devices_of(c10::DeviceType type) noexcept {
   int i = row_number(type);

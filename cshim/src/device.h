@@ -159,6 +159,8 @@ __attribute__((visibility("default"))) bool any_device_lost() noexcept;
 // Throws DeviceLost if this one was.
 __attribute__((visibility("default"))) void refuse_lost_device(int slot);
 
+// Reports whether any thread captures a graph.
+__attribute__((visibility("default"))) bool any_capture() noexcept;
 // Throws CaptureError, with what cannot be captured, if the calling thread's current stream is being captured. The
 // capture goes on, and its end throws, too.
 __attribute__((visibility("default"))) void refuse_in_capture(const char *what);
