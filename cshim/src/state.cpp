@@ -5,6 +5,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/core/Generator.h>
+#include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
@@ -13,6 +15,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -358,8 +361,27 @@ ls_error *ls_generator_set_state(ls_generator g, ls_tensor state) noexcept {
   });
 }
 
+namespace {
+// libtorch sets the order of the backends when it first chooses one for a CUDA device: on some devices cuDNN is
+// the first. An order that was set before would be lost then, so libtorch chooses before the order is read.
+void choose_backend_once() noexcept {
+  static std::atomic<bool> chosen{false};
+  uint64_t used = ls::used_devices();
+  if (chosen || used == 0) return;
+  try {
+    // Empty, so that no memory is needed.
+    auto x = at::empty({0, 1, 1, 8}, at::device(ls::device_at(std::countr_zero(used) + 1)).dtype(at::kHalf));
+    (void)at::_fused_sdp_choice(x, x, x);
+    chosen = true;
+  } catch (...) {
+    // The error of the device is that of the next call that uses it.
+  }
+}
+}  // namespace
+
 uint64_t ls_sdpa_get(int32_t *backends, uint64_t cap) noexcept {
   return ls::run_quiet([&] {
+    choose_backend_once();
     auto &context = at::globalContext();
     uint64_t n = 0;
     for (auto b : context.sDPPriorityOrder()) {

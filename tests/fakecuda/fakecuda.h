@@ -9,6 +9,8 @@
  *   FAKECUDA_CAPACITY=8G[,4G…]     bytes of each, the last for all others (default 8G)
  *   FAKECUDA_RULES=RULE[;RULE…]    RULE is function:device:skip:times:error:kind:delay_us, later ones may be left
  * out
+ *
+ * FAKECUDA_MAJOR=9 is the major number of the devices' compute capability (default 8).
  */
 #ifndef FAKECUDA_H_
 #define FAKECUDA_H_

@@ -101,14 +101,18 @@ API cudaError_t cudaRuntimeGetVersion(int *v) {
   *v = CUDART_VERSION;
   return cudaSuccess;
 }
-// Roughly an A100: the wheels contain code for it for every kernel.
+// Roughly an A100, unless FAKECUDA_MAJOR is set: the wheels contain code for it for every kernel.
+static int capability(void) {
+  const char *m = getenv("FAKECUDA_MAJOR");
+  return m != NULL ? atoi(m) : 8;
+}
 API cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
   ASK(device);
   memset(p, 0, sizeof *p);
   snprintf(p->name, sizeof p->name, "Fake CUDA device");
   p->uuid.bytes[0] = 'f';
   p->uuid.bytes[15] = (char)device;
-  p->major = 8;
+  p->major = capability();
   p->totalGlobalMem = (size_t)fakecuda_get()->device[device].capacity;
   p->sharedMemPerBlock = 48 << 10;
   p->sharedMemPerBlockOptin = 163 << 10;
@@ -140,7 +144,7 @@ API cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int device
   ASK(device);
   switch (a) {
     case cudaDevAttrComputeCapabilityMajor:
-      *v = 8;
+      *v = capability();
       break;
     case cudaDevAttrMaxThreadsPerBlock:
       *v = 1024;
