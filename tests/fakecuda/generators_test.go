@@ -2,6 +2,7 @@ package fakecuda
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
@@ -183,4 +185,81 @@ func elsewhere(*Control) error {
 		return fmt.Errorf("the state of cuda:0 is %v, want %v; %v", got, want, err)
 	}
 	return nil
+}
+
+func init() {
+	scenarios["seeded"] = seeded
+	scenarios["first generator"] = firstGenerator
+}
+
+func TestSeeds(t *testing.T) { run(t, "seeded", 4, 1<<30) }
+
+// TestFirstGenerator tests the calls that may be the first to need a generator of a device.
+func TestFirstGenerator(t *testing.T) {
+	for name := range firstCalls {
+		t.Run(name, func(t *testing.T) { run(t, "first generator", 4, 1<<30, "CALL="+name) })
+	}
+}
+
+var firstCalls = map[string]func(d tensor.Device) error{
+	"RNGState":   func(d tensor.Device) error { s := tensor.RNGState(d); defer s.Release(); return s.Err() },
+	"Randn":      func(d tensor.Device) error { x := tensor.Randn([]int{4}, d); defer x.Release(); return x.Err() },
+	"ManualSeed": func(tensor.Device) error { return tensor.ManualSeed(3) },
+	"NewGenerator": func(d tensor.Device) error {
+		g := tensor.NewGenerator(d)
+		defer g.Release()
+		_, err := g.ManualSeed(3).InitialSeed()
+		return err
+	},
+	"Checkpoint": func(d tensor.Device) error {
+		x := tensor.Ones([]int{4}, d).RequiresGrad_()
+		defer x.Release()
+		return autograd.Checkpoint(func(x ...*tensor.Tensor) *tensor.Tensor { return x[0].Mul(2) }, x).Sum().Backward()
+	},
+}
+
+// firstGenerator: a device's generator is made on the device. The calling thread's own device, cuda:0, gets no context, and
+// may be lost.
+func firstGenerator(c *Control) error {
+	d := tensor.CUDA(2)
+	if err := tensor.Ones([]int{2}, d).Err(); err != nil {
+		return err
+	}
+	if err := firstCalls[os.Getenv("CALL")](d); err != nil {
+		return err
+	}
+	for i, want := range []int64{0, 0, 1, 0} {
+		if n := c.Contexts(i); n != want {
+			return fmt.Errorf("%d contexts on cuda:%d, want %d", n, i, want)
+		}
+	}
+	// cuda:3 is used first when cuda:0 has been lost.
+	if err := tensor.Ones([]int{2}, tensor.CUDA(0)).Err(); err != nil {
+		return err
+	}
+	c.Lose(0, 719)
+	if err := expect("the lost device", tensor.Synchronize(tensor.CUDA(0)), tensor.ErrDeviceLost); err != nil {
+		return err
+	}
+	return firstCalls[os.Getenv("CALL")](tensor.CUDA(3))
+}
+
+// seeded: ManualSeed seeds all devices that can be used, now or at their first use.
+func seeded(c *Control) error {
+	seeded := func(i int, want uint64) error {
+		s, err := stateOf(i)
+		if err != nil || binary.LittleEndian.Uint64(s) != want {
+			return fmt.Errorf("the state of cuda:%d is %v, want seed %d; %w", i, s, want, err)
+		}
+		return nil
+	}
+	if err := errors.Join(tensor.ManualSeed(7), seeded(1, 7), seeded(2, 7), tensor.ManualSeed(8), seeded(1, 8), seeded(2, 8), seeded(0, 8)); err != nil {
+		return err
+	}
+	// ManualSeed finds that a device is lost, and later knows.
+	c.Lose(0, 719)
+	if err := errors.Join(expect("ManualSeed", tensor.ManualSeed(9), tensor.ErrDeviceLost), seeded(1, 9), seeded(2, 9)); err != nil {
+		return err
+	}
+	return errors.Join(tensor.ManualSeed(10), seeded(1, 10), seeded(2, 10), seeded(3, 10))
 }

@@ -18,7 +18,7 @@ func init() {
 	for name, f := range map[string]func(*Control) error{
 		"dropped": dropped, "casts": casts, "stale": stale, "drawn": drawn, "unmapped": unmapped,
 		"waits": waits, "broken": broken, "alongside": alongside, "assigned": assigned,
-		"seeds": seeds, "exclusive": exclusive, "workspaces": workspaces,
+		"seeds": seeds, "exclusive": exclusive, "workspaces": workspaces, "emptied": emptied,
 	} {
 		scenarios[name] = f
 	}
@@ -658,4 +658,71 @@ func workspaces(*Control) error {
 		return fmt.Errorf("%d bytes were allocated, %d after a failed capture; %w", before.Allocated, after.Allocated, err)
 	}
 	return graphs[2].Replay()
+}
+
+func TestEmptyCacheInCapture(t *testing.T) {
+	for _, expandable := range []string{"False", "True"} {
+		t.Run("expandable "+expandable, func(t *testing.T) {
+			run(t, "emptied", 2, 1<<30, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:"+expandable)
+		})
+	}
+}
+
+// emptied: a call that empties the cache of another device ends no capture: neither on the capturing goroutine nor on
+// another.
+func emptied(c *Control) error {
+	const mib = 1 << 20
+	d, other := tensor.CUDA(0), tensor.CUDA(1)
+	stream, err := cuda.NewStream(d)
+	if err != nil {
+		return err
+	}
+	y := tensor.Ones([]int{8}, d)
+	cached := func() error {
+		x := tensor.Empty([]int{24 * mib}, tensor.Uint8, other)
+		x.Release()
+		tensor.Flush()
+		if c.Live(1) < 24*mib {
+			return fmt.Errorf("%d bytes are cached on cuda:1", c.Live(1))
+		}
+		return nil
+	}
+	elsewhere := func(f func() error) error {
+		done := make(chan error)
+		go func() { done <- f() }()
+		return <-done
+	}
+	here := func(f func() error) error { return f() }
+	for name, on := range map[string]func(func() error) error{"the capturing goroutine": here, "another goroutine": elsewhere} {
+		// The memory is in the caches only during the capture, which begins by emptying them.
+		var x *tensor.Tensor
+		if err := cuda.WithStream(stream, func() error {
+			x = tensor.Empty([]int{24 * mib}, tensor.Uint8, d)
+			return x.Err()
+		}); err != nil {
+			return err
+		}
+		g, err := cuda.Capture(d, func() error {
+			x.Release()
+			for name, f := range map[string]func() error{
+				"EmptyCache": func() error { return vram.EmptyCache(other) },
+				"SetLimit":   func() error { return vram.SetLimit(other, vram.Bytes(8*mib)) },
+			} {
+				if err := errors.Join(elsewhere(cached), on(f)); err != nil || c.Live(1) != 0 {
+					return fmt.Errorf("%s of cuda:1: %d bytes are left; %w", name, c.Live(1), err)
+				}
+				if err := vram.SetLimit(other, vram.Bytes(1<<30)); err != nil {
+					return err
+				}
+			}
+			return y.Add(1).Err()
+		}, cuda.On(stream))
+		if err != nil || c.Invalidated() != 0 {
+			return fmt.Errorf("on %s: %w; %d captures made invalid", name, err, c.Invalidated())
+		}
+		if err := g.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
