@@ -466,8 +466,8 @@ ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) noexcept {
     if (bytes < 0) throw ls::ArgumentError("limit: " + std::to_string(bytes) + " bytes");
     int slot = ls::slot_of_word(device);
     if (slot != ls::kCpuSlot) {
-      // Cached blocks count towards a device's limit.
-      if (bytes != 0 && ls::accounts[slot].reserved.load() > bytes)
+      // Cached blocks count towards a device's limit. A capture on the device would end.
+      if (bytes != 0 && ls::accounts[slot].reserved.load() > bytes && !ls::empty_cache_after_capture(slot))
         ls::devices_at(slot).empty_cache(ls::index_of(slot));
     }
     int64_t limit = bytes == 0 ? INT64_MAX : bytes;
