@@ -47,10 +47,10 @@ func (p *ShardedParameter) Gather(ctx context.Context, t *tensor.Tensor, dst int
 	return all[0], nil
 }
 
-// Sharding returns the shape of the whole parameter of which t is this rank's rows, and where t begins in it, or nil if m has
-// not divided t. See package dcp: its Model takes the outermost FSDPModule.
+// Sharding returns the shape of the whole parameter of which t is this rank's rows, and where t begins in it; nil if m has
+// not divided t, and in a group of one rank. See package dcp: its Model takes the outermost FSDPModule.
 func (m *FSDPModule) Sharding(t *tensor.Tensor) (global, offsets []int) {
-	if m == nil || m.of[t] == nil {
+	if m == nil || m.of[t] == nil || m.g.size == 1 {
 		return nil, nil
 	}
 	p := m.of[t]

@@ -223,7 +223,7 @@ func (l *RowwiseParallel) Err() error {
 }
 
 // Sharding returns the shape of the whole tensor of which t, the weight or the bias, is a part, and the offsets of the part
-// in it; nil for another tensor. See package dcp.
+// in it; nil for another tensor, and in a group of one rank. See package dcp.
 func (l *ColwiseParallel) Sharding(t *tensor.Tensor) (global, offsets []int) {
 	if l.Err() != nil || t == nil || t != l.Weight && t != l.Bias {
 		return nil, nil
@@ -232,7 +232,7 @@ func (l *ColwiseParallel) Sharding(t *tensor.Tensor) (global, offsets []int) {
 }
 
 // Sharding returns the shape of the whole tensor of which t, the weight, is a part, and the offsets of the part in it; nil
-// for another tensor. See package dcp.
+// for another tensor, and in a group of one rank. See package dcp.
 func (l *RowwiseParallel) Sharding(t *tensor.Tensor) (global, offsets []int) {
 	if l.Err() != nil || t == nil || t != l.Weight {
 		return nil, nil
@@ -241,7 +241,7 @@ func (l *RowwiseParallel) Sharding(t *tensor.Tensor) (global, offsets []int) {
 }
 
 func (d *divided) sharding(t *tensor.Tensor) (global, offsets []int) {
-	if d.g == nil {
+	if d.g == nil || d.g.size == 1 {
 		return nil, nil
 	}
 	dim := d.dim

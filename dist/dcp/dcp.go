@@ -35,14 +35,14 @@ type Shard struct {
 }
 
 // Sharded is a module with tensors that are parts of larger ones, such as a dist.ColwiseParallel. Sharding returns the shape
-// of the whole of t and the offsets of t in it, or nil if t is not one of them.
+// of the whole of t and the offsets of t in it, or nil if t is not one of them, as in a group of one rank.
 type Sharded interface {
 	Sharding(t *tensor.Tensor) (global, offsets []int)
 }
 
 // Model returns the parameters and buffers of a model by their names in nn.StateDict, with a prefix. Tensors that no
 // Sharded module has are whole: all ranks have the same, as with a dist.DDP. For a part whose Sharded module is outside
-// model, the Shard has a failed tensor, whose error Save and Load return.
+// model, and for one that two of them place differently, the Shard has a failed tensor, whose error Save and Load return.
 func Model(prefix string, model any) []Shard {
 	var sharded []Sharded
 	for _, m := range nn.NamedModules(model) {
@@ -54,12 +54,16 @@ func Model(prefix string, model any) []Shard {
 	for _, n := range nn.StateDict(model) {
 		s := Shard{Name: prefix + n.Name, Tensor: n.Tensor}
 		parts := len(parted.Groups(n.Tensor))
+		again := parts > 1 // a part that is divided again
 		for _, m := range sharded {
-			if global, offsets := m.Sharding(n.Tensor); global != nil {
-				s.Global, s.Offsets = global, offsets
+			global, offsets := m.Sharding(n.Tensor)
+			if global == nil {
+				continue
 			}
+			again = again || s.Global != nil && (!slices.Equal(global, s.Global) || !slices.Equal(offsets, s.Offsets))
+			s.Global, s.Offsets = global, offsets
 		}
-		if parts > 1 || parts == 1 && s.Global == nil {
+		if again || parts == 1 && s.Global == nil {
 			s.Tensor = refuse.Tensor("dcp.Model", tensor.ErrArgument, "%s is a part of a tensor, and no module of the model knows which: "+
 				"give Model the outermost result of dist.Shard; a part that is divided again needs a Shard of its own", s.Name)
 		}

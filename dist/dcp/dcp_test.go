@@ -1325,3 +1325,88 @@ func TestOptimizerWithoutShards(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestGroupOfOne tests that a layer of tensor parallelism whose group has one rank does not change where the rows of a
+// Shard are, nor a Shard over one rank where the parts of such a layer are.
+func TestGroupOfOne(t *testing.T) {
+	leak.Check(t)
+	linear, embedding := func() nn.Layer { return nn.NewLinear(4, 6) }, func() nn.Layer { return nn.NewEmbedding(6, 4) }
+	for i, c := range []struct {
+		name   string
+		divide func(tp *dist.Group) nn.Layer
+		shape  []int // of the weight
+	}{
+		{"columns", func(tp *dist.Group) nn.Layer { return dist.NewColwiseParallel(tp, linear()) }, []int{6, 4}},
+		{"fused columns", func(tp *dist.Group) nn.Layer { return dist.NewColwiseParallel(tp, linear(), dist.Fused(2)) }, []int{2, 3, 4}},
+		{"rows", func(tp *dist.Group) nn.Layer { return dist.NewRowwiseParallel(tp, linear()) }, []int{6, 4}},
+		{"columns of an embedding", func(tp *dist.Group) nn.Layer { return dist.NewColwiseParallel(tp, embedding()) }, []int{6, 4}},
+		{"rows of an embedding", func(tp *dist.Group) nn.Layer { return dist.NewRowwiseParallel(tp, embedding()) }, []int{6, 4}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			leak.Check(t)
+			for _, shape := range [][]int{{2, 1}, {1, 2}} {
+				dir := filepath.Join(t.TempDir(), strconv.Itoa(i))
+				if err := launch.Ranks(ctx, 2, func(g *dist.Group) error {
+					mesh, err := dist.NewDeviceMesh(ctx, g, shape, "dp", "tp")
+					if err != nil {
+						return err
+					}
+					defer mesh.Close()
+					root, err := dist.Shard(ctx, mesh.Group("dp"), c.divide(mesh.Group("tp")))
+					if err != nil {
+						return err
+					}
+					state, weight := dcp.State{Shards: dcp.Model("", root)}, nn.Parameters(root)[0].Detach()
+					mine := tensor.Arange(0, weight.Numel(), tensor.Float32).Add(100 * g.Rank()).View(weight.Shape()...)
+					weight.Copy_(mine)
+					if err := dcp.Save(ctx, g, dir, state); err != nil {
+						return err
+					}
+					weight.Fill_(-1)
+					if err := dcp.Load(ctx, g, dir, state); err != nil {
+						return err
+					}
+					if same, err := weight.Equal(mine); err != nil || !same {
+						t.Errorf("mesh %v, rank %d: loaded %v, want %v, %v", shape, g.Rank(), weight, mine, err)
+					}
+					return nil
+				}); err != nil {
+					t.Errorf("mesh %v: %v", shape, err)
+				}
+				alone(t, func() error { // the checkpoint has the weight of an undivided layer
+					return dcp.Load(ctx, nil, dir, dcp.State{Shards: []dcp.Shard{{Name: "weight", Tensor: tensor.Zeros(c.shape)}}})
+				})
+			}
+		})
+	}
+}
+
+// placed is a layer whose weight is four rows of a matrix.
+type placed struct {
+	Layer nn.Layer `nn:"."`
+	first int
+}
+
+func (p *placed) Forward(x *tensor.Tensor) *tensor.Tensor { return p.Layer.Forward(x) }
+
+func (p *placed) Sharding(*tensor.Tensor) (global, offsets []int) {
+	return []int{8, 2}, []int{p.first, 0}
+}
+
+// TestPlacedTwice tests that a tensor that two modules take for different parts is an error, and not one of the two.
+func TestPlacedTwice(t *testing.T) {
+	leak.Check(t)
+	alone(t, func() error {
+		layer := nn.NewLinear(2, 4, nn.NoBias())
+		shard := func(outer, inner int) dcp.Shard {
+			return dcp.Model("", &placed{&placed{layer, inner}, outer})[0]
+		}
+		if s := shard(4, 4); s.Tensor.Err() != nil || !slices.Equal(s.Global, []int{8, 2}) || !slices.Equal(s.Offsets, []int{4, 0}) {
+			t.Errorf("the same place: %v at %v, %v", s.Global, s.Offsets, s.Tensor.Err())
+		}
+		if s := shard(0, 4); !errors.Is(s.Tensor.Err(), tensor.ErrArgument) {
+			t.Errorf("two places: at %v", s.Offsets)
+		}
+		return nil
+	})
+}
