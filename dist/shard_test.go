@@ -1021,6 +1021,10 @@ func TestDividedIsRefused(t *testing.T) {
 			return err
 		}
 		defer nn.Release(column)
+		merged := nn.NewLoRALinear(nn.NewLinear(2, 2), 1)
+		if err := merged.Merge(); err != nil {
+			return err
+		}
 		build := func(part []*tensor.Tensor) (*optim.Optimizer, error) { return optim.NewSGD(part, 0.1) }
 		// The failed tensors are the scope's error, too.
 		_ = tensor.WithScope(func() error {
@@ -1036,6 +1040,7 @@ func TestDividedIsRefused(t *testing.T) {
 				"NewZeroRedundancyOptimizer":          second(dist.NewZeroRedundancyOptimizer(g, nn.Parameters(model), build)),
 				"NewZeroRedundancyOptimizer of parts": second(dist.NewZeroRedundancyOptimizer(g, nn.Parameters(column), build)),
 				"FullStateDict of parts":              second(dist.FullStateDict(ctx, g, column, 0)),
+				"FullStateDict of a merged layer":     second(dist.FullStateDict(ctx, g, merged, 0)),
 			} {
 				if !errors.Is(err, tensor.ErrArgument) {
 					t.Errorf("%s: %v", name, err)

@@ -61,7 +61,8 @@ func (m *FSDPModule) Sharding(t *tensor.Tensor) (global, offsets []int) {
 
 // FullStateDict returns, on the rank dst, the state of a model with whole parameters, as nn.StateDict does for an
 // undivided one, and an empty map on the others. Tensors that are not divided are the model's own. Parts of tensors
-// that no FSDPModule of g has divided, such as those of a ColwiseParallel, are an error. All ranks must call it.
+// that no FSDPModule of g has divided, such as those of a ColwiseParallel, are an error, as is a merged nn.LoRALinear. All
+// ranks must call it.
 // PyTorch: torch.distributed.checkpoint.state_dict.get_model_state_dict with full_state_dict.
 func FullStateDict(ctx context.Context, g *Group, model any, dst int) (map[string]*tensor.Tensor, error) {
 	const op = "FullStateDict"
@@ -73,6 +74,12 @@ func FullStateDict(ctx context.Context, g *Group, model any, dst int) (map[strin
 	}
 	if err := nn.Check(model); err != nil {
 		return nil, err
+	}
+	for _, n := range nn.NamedModules(model) {
+		if l, ok := n.Module.(*nn.LoRALinear); ok && l.Merged() {
+			return nil, refuse.Error(op, tensor.ErrArgument, "the update of the LoRALinear %q is merged into its base, which the state would not show: "+
+				"Unmerge it first, or put its Base in its place", n.Name)
+		}
 	}
 	owners, state := g.sharded(), map[string]*tensor.Tensor{}
 	done := map[*tensor.Tensor]*tensor.Tensor{}

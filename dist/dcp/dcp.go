@@ -42,12 +42,19 @@ type Sharded interface {
 
 // Model returns the parameters and buffers of a model by their names in nn.StateDict, with a prefix. Tensors that no
 // Sharded module has are whole: all ranks have the same, as with a dist.DDP. For a part whose Sharded module is outside
-// model, and for one that two of them place differently, the Shard has a failed tensor, whose error Save and Load return.
+// model, for one that two of them place differently, and for a tensor of a merged nn.LoRALinear, the Shard has a failed
+// tensor, whose error Save and Load return.
 func Model(prefix string, model any) []Shard {
 	var sharded []Sharded
+	merged := map[*tensor.Tensor]string{} // the names of merged LoRALinears by their tensors
 	for _, m := range nn.NamedModules(model) {
 		if s, ok := m.Module.(Sharded); ok {
 			sharded = append(sharded, s)
+		}
+		if l, ok := m.Module.(*nn.LoRALinear); ok && l.Merged() {
+			for _, n := range nn.StateDict(l) {
+				merged[n.Tensor] = m.Name
+			}
 		}
 	}
 	var all []Shard
@@ -66,6 +73,10 @@ func Model(prefix string, model any) []Shard {
 		if again || parts == 1 && s.Global == nil {
 			s.Tensor = refuse.Tensor("dcp.Model", tensor.ErrArgument, "%s is a part of a tensor, and no module of the model knows which: "+
 				"give Model the outermost result of dist.Shard; a part that is divided again needs a Shard of its own", s.Name)
+		}
+		if of, ok := merged[n.Tensor]; ok {
+			s.Tensor = refuse.Tensor("dcp.Model", tensor.ErrArgument, "the update of the LoRALinear %q is merged into its base, which the checkpoint "+
+				"would not show: Unmerge it first, or put its Base in its place", of)
 		}
 		all = append(all, s)
 	}

@@ -1410,3 +1410,31 @@ func TestPlacedTwice(t *testing.T) {
 		return nil
 	})
 }
+
+// TestMergedLoRA tests that a model with a merged LoRALinear can be neither saved nor loaded: the load of what was saved
+// would apply the update twice.
+func TestMergedLoRA(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	// The failed tensors of Model are the scope's error, too.
+	_ = tensor.WithScope(func() error {
+		lora := nn.NewLoRALinear(nn.NewLinear(3, 2), 1)
+		model := nn.NewSequential(lora, nn.NewLinear(2, 2))
+		check := func(what string, err error) {
+			if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), `LoRALinear "0" is merged`) {
+				t.Errorf("%s of a merged layer: %v", what, err)
+			}
+		}
+		save := func() error { return dcp.Save(ctx, nil, dir, dcp.State{Shards: dcp.Model("model.", model)}) }
+		load := func() error { return dcp.Load(ctx, nil, dir, dcp.State{Shards: dcp.Model("model.", model)}) }
+		if err := lora.Merge(); err != nil {
+			t.Error(err)
+		}
+		check("Save", save())
+		if err := errors.Join(lora.Unmerge(), save(), load(), lora.Merge()); err != nil {
+			t.Error(err)
+		}
+		check("Load", load())
+		return nil
+	})
+}
