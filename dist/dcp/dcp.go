@@ -83,7 +83,8 @@ func Model(prefix string, model any) []Shard {
 	return all
 }
 
-// Optimizer is an *optim.Optimizer or a *dist.ZeroRedundancyOptimizer.
+// Optimizer is an *optim.Optimizer, a *dist.ZeroRedundancyOptimizer, or a type that embeds one. For another one, which has
+// no method Groups or Part as these have, Save and Load return an error.
 type Optimizer interface {
 	StateDict() optim.State
 	LoadStateDict(optim.State) error
@@ -142,21 +143,22 @@ func (s Shard) describe(op string) (part, error) {
 	return p, nil
 }
 
-// parameters returns the parameters of which the optimizer has the state on this rank, by their numbers; nil if they are not known.
-func parameters(o Optimizer) map[int]*tensor.Tensor {
+// parameters returns the parameters of which the optimizer has the state on this rank, by their numbers.
+func parameters(op string, o Optimizer) (map[int]*tensor.Tensor, error) {
 	switch o := o.(type) {
 	case interface{ Part() map[int]*tensor.Tensor }:
-		return o.Part()
-	case *optim.Optimizer:
+		return o.Part(), nil
+	case interface{ Groups() []*optim.Group }:
 		all := map[int]*tensor.Tensor{}
 		for _, g := range o.Groups() {
 			for _, p := range g.Params {
 				all[len(all)] = p
 			}
 		}
-		return all
+		return all, nil
 	}
-	return nil
+	return nil, refuse.Error(op, tensor.ErrArgument, "the parameters of a %T, the optimizer, are not known: it must be an *optim.Optimizer, "+
+		"a *dist.ZeroRedundancyOptimizer, or a type that embeds one", o)
 }
 
 // number returns the number of the parameter whose state has the name.
@@ -190,45 +192,47 @@ func (s State) shardOf(op, name string, t *tensor.Tensor) (*Shard, error) {
 	return nil, nil
 }
 
-// all returns the shards with those of the optimizer, and its other values.
-func (s State) all(op string) (shards []Shard, plain map[string]any, err error) {
+// all returns the shards with those of the optimizer, its parameters, and its other values.
+func (s State) all(op string) (shards []Shard, params map[int]*tensor.Tensor, plain map[string]any, err error) {
 	if s.Optimizer == nil {
-		return s.Shards, nil, nil
+		return s.Shards, nil, nil, nil
+	}
+	if params, err = parameters(op, s.Optimizer); err != nil {
+		return nil, nil, nil, err
 	}
 	plain, tensors := optimstate.Flatten(s.Optimizer.StateDict())
-	params := parameters(s.Optimizer)
 	shards = slices.Clone(s.Shards)
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {
 		x := Shard{Name: optimizerPrefix + name, Tensor: tensors[name]}
 		p := params[number(x.Name)]
 		of, err := s.shardOf(op, x.Name, p)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		if of != nil {
 			switch {
 			case slices.Equal(p.Shape(), x.Tensor.Shape()):
 				x.Global, x.Offsets = of.Global, of.Offsets
 			case x.Tensor.Numel() > 1:
-				return nil, nil, refuse.Error(op, tensor.ErrArgument, "%s of shape %v is the state of a sharded parameter of shape %v", x.Name, x.Tensor.Shape(), p.Shape())
+				return nil, nil, nil, refuse.Error(op, tensor.ErrArgument, "%s of shape %v is the state of a sharded parameter of shape %v", x.Name, x.Tensor.Shape(), p.Shape())
 			}
 		}
 		shards = append(shards, x)
 	}
-	return shards, plain, nil
+	return shards, params, plain, nil
 }
 
 // numbering returns how many parameters the optimizer's groups have, according to its other values, and the names of
 // the parameters that are in Shards.
-func (s State) numbering(plain map[string]any) (groups []int, names map[int]string) {
+func (s State) numbering(params map[int]*tensor.Tensor, plain map[string]any) (groups []int, names map[int]string) {
 	all, _ := plain["param_groups"].([]any)
 	for _, v := range all {
 		group, _ := v.(map[string]any)
-		params, _ := group["params"].([]any)
-		groups = append(groups, len(params))
+		numbers, _ := group["params"].([]any)
+		groups = append(groups, len(numbers))
 	}
 	names = map[int]string{}
-	for i, p := range parameters(s.Optimizer) {
+	for i, p := range params {
 		if of := s.find(p); of != nil {
 			names[i] = of.Name
 		}
@@ -423,7 +427,7 @@ func start(ctx context.Context, op string, g *dist.Group, dir string, state Stat
 // begin agrees with the other ranks on who writes what, and writes the values.
 func (s *saver) begin(ctx context.Context, dir string, state State, copied bool) error {
 	var own plan
-	shards, plain, err := state.all(s.op)
+	shards, params, plain, err := state.all(s.op)
 	for i := 0; err == nil && i < len(shards); i++ {
 		var p part
 		p, err = shards[i].describe(s.op)
@@ -431,7 +435,7 @@ func (s *saver) begin(ctx context.Context, dir string, state State, copied bool)
 	}
 	if err == nil && plain != nil {
 		own.Plain, err = cbor.Marshal(plain["state"])
-		own.Groups, own.Names = state.numbering(plain)
+		own.Groups, own.Names = state.numbering(params, plain)
 	}
 	if err == nil {
 		err = nameable(dir)
@@ -677,10 +681,13 @@ func load(ctx context.Context, op, dir string, state State) (err error) {
 		if err := saved.whole(plain); err != nil {
 			return fmt.Errorf("%s: %w", dir, err)
 		}
-		params := parameters(state.Optimizer)
+		params, err := parameters(op, state.Optimizer)
+		if err != nil {
+			return err
+		}
 		for _, name := range slices.Sorted(maps.Keys(saved.index)) {
 			p := params[number(name)]
-			if !strings.HasPrefix(name, statePrefix) || params != nil && p == nil { // another rank's
+			if !strings.HasPrefix(name, statePrefix) || p == nil { // another rank's
 				continue
 			}
 			if err := hasMemory(op, "the parameter of "+name, p); err != nil {

@@ -1438,3 +1438,59 @@ func TestMergedLoRA(t *testing.T) {
 		return nil
 	})
 }
+
+// wrapped is an optimizer of a program, and unknown one that does not tell its parameters.
+type (
+	wrapped struct{ *optim.Optimizer }
+	unknown struct{ dcp.Optimizer }
+)
+
+// TestWrappedOptimizer tests that the state of an optimizer that a type of the program embeds is divided as its parameters
+// are, and that the state of an optimizer whose parameters are not known is an error.
+func TestWrappedOptimizer(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	if err := launch.Ranks(ctx, 2, func(g *dist.Group) error {
+		rows, err := dist.Shard(ctx, g, nn.NewLinear(3, 4))
+		if err != nil {
+			return err
+		}
+		opt, err := optim.NewAdamW(nn.Parameters(rows), 0.1)
+		if err != nil {
+			return err
+		}
+		defer opt.Release()
+		// Each row has another gradient, and so another state.
+		y := rows.Forward(tensor.Ones([]int{2, 3})).Mul(tensor.Arange(0, 4, tensor.Float32))
+		if err := errors.Join(y.Sum().Backward(), opt.Step()); err != nil {
+			return err
+		}
+		state := func(o dcp.Optimizer) dcp.State { return dcp.State{Shards: dcp.Model("", rows), Optimizer: o} }
+		if err := dcp.Save(ctx, g, dir, state(wrapped{opt})); err != nil {
+			return err
+		}
+		average := func() *tensor.Tensor { return opt.StateDict().State[0]["exp_avg"].(*tensor.Tensor) }
+		want := average().Clone()
+		average().Zero_()
+		if err := dcp.Load(ctx, g, dir, state(wrapped{opt})); err != nil {
+			return err
+		}
+		if same, err := average().Equal(want); err != nil || !same {
+			t.Errorf("rank %d: loaded %v, want %v, %v", g.Rank(), average(), want, err)
+		}
+		if err := dcp.Save(ctx, g, dir+"-wrong", dcp.State{Optimizer: wrapped{opt}}); !errors.Is(err, tensor.ErrArgument) {
+			t.Errorf("Save without shards: %v", err)
+		}
+		for call, err := range map[string]error{
+			"Save": dcp.Save(ctx, g, dir+"-wrong", state(unknown{opt})),
+			"Load": dcp.Load(ctx, g, dir, state(unknown{opt})),
+		} {
+			if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "a dcp_test.unknown, the optimizer, are not known") {
+				t.Errorf("%s: %v", call, err)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
