@@ -84,8 +84,8 @@ func FindUnusedParameters(on ...bool) DDPOption {
 
 // StaticGraph promises that the same parameters are used in every step and in the same order, as is needed for parameters
 // that a backward pass reaches several times (checkpoints, parameters that several layers share). Unused parameters are
-// found in the first backward pass, which must average gradients: it cannot be in NoSync. It is off by
-// default. PyTorch: static_graph.
+// found in the first backward pass, which must average gradients: it cannot be in NoSync. A [Pipeline] cannot run such a
+// DDP. It is off by default. PyTorch: static_graph.
 func StaticGraph(on ...bool) DDPOption {
 	return func(o *ddpOptions) { o.StaticGraph = optional.On(on) }
 }
@@ -505,6 +505,17 @@ func (d *DDP) use(op string, f func(n cshim.Reducer) error) error {
 }
 
 func (d *DDP) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error) {
+	if err := d.check(op); err != nil {
+		return nil, err
+	}
+	if s := stepping(); s != nil {
+		if err := s.adopt(op, d); err != nil {
+			return nil, err
+		}
+		before := d.noSync
+		d.noSync = true
+		defer func() { d.noSync = before }()
+	}
 	if err := d.begin(op); err != nil {
 		return nil, err
 	}
@@ -512,33 +523,37 @@ func (d *DDP) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tensor.Tens
 	if err != nil {
 		return nil, err
 	}
-	d.buffersToSync = d.syncs()
-	if d.syncs() {
-		d.beginPass()
-	}
-	err = d.use(op, func(n cshim.Reducer) error {
-		return withHandles(op, all, func(h []cshim.Handle) error { return n.AfterForward(d.syncs(), h) })
-	})
-	if err == nil && d.syncs() {
-		err = d.watch(all)
-	}
-	if err != nil {
-		d.g.job.flight.End(d.pass.Load(), err)
+	if err := d.expect(op, all); err != nil {
 		return nil, err
 	}
 	return all, nil
 }
 
+// expect does what precedes a backward pass from outputs.
+func (d *DDP) expect(op string, outputs []*tensor.Tensor) error {
+	d.buffersToSync = d.syncs()
+	if d.syncs() {
+		d.beginPass()
+	}
+	err := d.use(op, func(n cshim.Reducer) error {
+		return withHandles(op, outputs, func(h []cshim.Handle) error { return n.AfterForward(d.syncs(), h) })
+	})
+	if err == nil && d.syncs() {
+		err = d.watch(outputs)
+	}
+	if err != nil {
+		d.g.job.flight.End(d.pass.Load(), err)
+	}
+	return err
+}
+
 // syncs reports whether the next backward pass averages gradients.
 func (d *DDP) syncs() bool { return !d.noSync && tensor.GradEnabled() }
 
-// begin does what precedes a forward pass.
+// begin does what precedes a forward pass. The caller has checked d.
 func (d *DDP) begin(op string) error {
 	var count cshim.Work
 	divide := false
-	if err := d.check(op); err != nil {
-		return err
-	}
 	if d.join != nil {
 		w, err := d.notify()
 		if err != nil {
@@ -623,7 +638,8 @@ type DDPTimes struct {
 	Overlap           time.Duration // the part of Communication in which gradients were computed
 }
 
-// Times returns the mean times of the steps that c10d has measured: the first ten, and then each hundredth.
+// Times returns the mean times of the steps that c10d has measured: the first ten, and then each hundredth, without those
+// of a Pipeline.
 func (d *DDP) Times() (t DDPTimes, err error) {
 	err = d.use("Times", func(n cshim.Reducer) error {
 		ns, err := n.Times()

@@ -3,9 +3,12 @@ package dist
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/handle"
 	optional "github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/nn"
@@ -22,6 +25,9 @@ import (
 //	opt.ZeroGrad()
 //	loss, err := p.Step(ctx, x, y) // x is read on the first rank, y on the last
 //	err = opt.Step()               // of this stage's parameters
+//
+// A stage may run a [DDP] over the ranks of the same stage in other pipelines, as nn.Func(ddp.Forward). It averages the
+// gradients of all microbatches in the backward pass of the last one, in which it must run.
 //
 // nn.ClipGradNorm_ sees the gradients of one stage, as in PyTorch. For the norm of all, add up the squares of
 // nn.GetTotalNorm over the group, and call nn.ClipGradsWithNorm_ with the root.
@@ -90,6 +96,75 @@ type step struct {
 	sends       []sending
 	total       *tensor.Tensor // of the losses, on the last rank, nil elsewhere
 	forwardOnly bool
+
+	scope      *tensor.Scope
+	microbatch int    // of the last forward pass
+	ddps       []*DDP // that the stage has run
+	final      []*DDP // those of the last microbatch
+}
+
+// steps holds the steps that have begun and not ended.
+var steps struct {
+	sync.Mutex
+	all []*step
+}
+
+// begin makes the forward passes of DDPs parts of s until end is called.
+func (s *step) begin() (end func()) {
+	s.scope = tensor.CurrentScope()
+	steps.Lock()
+	defer steps.Unlock()
+	steps.all = append(steps.all, s)
+	return func() {
+		steps.Lock()
+		defer steps.Unlock()
+		steps.all = slices.DeleteFunc(steps.all, func(o *step) bool { return o == s })
+	}
+}
+
+// stepping returns the innermost step that this goroutine is in, or nil.
+func stepping() *step {
+	steps.Lock()
+	defer steps.Unlock()
+	for _, s := range slices.Backward(steps.all) {
+		if handle.InScope(s.scope) {
+			return s
+		}
+	}
+	return nil
+}
+
+// adopt notes that the stage runs d. c10d averages gradients in one backward pass: that of the last microbatch.
+func (s *step) adopt(op string, d *DDP) error {
+	switch {
+	case d.o.StaticGraph:
+		return refuse.Error(op, tensor.ErrArgument, "a Pipeline cannot run a DDP with StaticGraph, whose first backward pass must average gradients")
+	case d.join != nil:
+		return refuse.Error(op, tensor.ErrArgument, "a Pipeline cannot run a DDP in Join: ranks whose loop has returned would not take part in its passes")
+	case !d.syncs():
+		return nil
+	}
+	if !slices.Contains(s.ddps, d) {
+		s.ddps = append(s.ddps, d)
+	}
+	if s.microbatch == s.microbatches-1 && !slices.Contains(s.final, d) {
+		s.final = append(s.final, d)
+	}
+	return nil
+}
+
+// average makes the backward pass of the last microbatch, from y, average the gradients of the DDPs.
+func (s *step) average(y *tensor.Tensor) error {
+	if len(s.final) != len(s.ddps) {
+		return refuse.Error(s.op, tensor.ErrArgument, "a DDP of the stage has not run in the last microbatch, whose backward pass averages the gradients of all")
+	}
+	for _, d := range s.final {
+		awaiting.Store(d)
+		if err := d.expect(s.op, one(y)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // sending is what was sent for a microbatch: an output, or the gradient of an input. It is kept until it has arrived.
@@ -131,6 +206,7 @@ func (p *Pipeline) batch(ctx context.Context, op string, x, target *tensor.Tenso
 	err = tensor.WithScope(func() error {
 		s := &step{Pipeline: p, op: op, ctx: ctx, forwardOnly: forwardOnly,
 			inputs: make([]*tensor.Tensor, p.microbatches), outputs: make([]*tensor.Tensor, p.microbatches)}
+		defer s.begin()()
 		if err := p.g.orAbort(func() error { return s.run(x, target) }); err != nil {
 			return err
 		}
@@ -296,6 +372,7 @@ func (s *step) forward(i int) (out *tensor.Tensor, err error) {
 			return nil, err
 		}
 	}
+	s.microbatch = i
 	y := tensor.Tidy(func() *tensor.Tensor {
 		y := s.stage.Forward(s.inputs[i])
 		if s.last() {
@@ -320,6 +397,11 @@ func (s *step) forward(i int) (out *tensor.Tensor, err error) {
 // the output requires none. It returns the gradient of its input, or nil if the input requires none.
 func (s *step) backward(i int, gy *tensor.Tensor) (gx *tensor.Tensor, err error) {
 	x, y := s.inputs[i], s.outputs[i]
+	if i == s.microbatches-1 && (s.last() || gy != nil) {
+		if err := s.average(y); err != nil {
+			return nil, err
+		}
+	}
 	switch {
 	case s.last():
 		err = y.Backward()

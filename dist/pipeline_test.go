@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -227,6 +228,152 @@ func TestPipelineFrozen(t *testing.T) {
 					return nil
 				})
 			}
+		})
+	}
+}
+
+// skipping is a stage that leaves out a layer in some forward passes.
+type skipping struct {
+	First, Second *nn.Linear
+	every, passes int // in each of this number; 0: in none
+}
+
+func (s *skipping) Forward(x *tensor.Tensor) *tensor.Tensor {
+	x = s.First.Forward(x).Tanh()
+	if s.passes++; s.every != 0 && s.passes%s.every == 0 {
+		return x
+	}
+	return s.Second.Forward(x)
+}
+
+// TestPipelineDDP tests that the stages of two pipelines have the averages of the gradients of all microbatches, except in
+// NoSync, also after the first step, in which a DDP arranges its buckets, and after an Eval.
+func TestPipelineDDP(t *testing.T) {
+	leak.Check(t)
+	mse := func(y, target *tensor.Tensor) *tensor.Tensor { return nn.MSELoss(y, target) }
+	stage := func(i, every int) nn.Layer {
+		s := &skipping{nn.NewLinear(6, 6, f64), nn.NewLinear(6, 6, f64), every, 0}
+		for k, p := range nn.Parameters(s) {
+			p.Detach().Copy_(wave(p.Shape(), 10*i+k))
+		}
+		return s
+	}
+	data := func(replica int) (x, target *tensor.Tensor) {
+		return wave([]int{8, 6}, replica).To(tensor.Float64), wave([]int{8, 6}, 2+replica).To(tensor.Float64)
+	}
+	for name, c := range map[string]struct {
+		gpipe        bool
+		microbatches int
+		every        int
+		opts         []dist.DDPOption
+	}{
+		"1F1B":            {false, 4, 0, nil},
+		"GPipe":           {true, 4, 0, nil},
+		"one microbatch":  {false, 1, 0, nil},
+		"several buckets": {false, 2, 0, []dist.DDPOption{dist.BucketCapMB(1e-5)}},
+		// The last microbatch leaves out parameters.
+		"unused": {false, 4, 4, []dist.DDPOption{dist.FindUnusedParameters()}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			ranks(t, 4, func(g *dist.Group) error {
+				mesh, err := dist.NewDeviceMesh(ctx, g, []int{2, 2}, "dp", "pp")
+				if err != nil {
+					return err
+				}
+				defer mesh.Close()
+				replica, i := mesh.Coordinate()[0], mesh.Coordinate()[1]
+				var wants [2][]*tensor.Tensor // of the replicas
+				for r := range wants {
+					x, target := data(r)
+					whole := []nn.Layer{stage(0, c.every), stage(1, c.every)}
+					n := 8 / c.microbatches
+					for at := 0; at < 8; at += n {
+						y := nn.NewSequential(whole...).Forward(x.Narrow(0, at, n))
+						if err := mse(y, target.Narrow(0, at, n)).Div(c.microbatches).Backward(); err != nil {
+							return err
+						}
+					}
+					for _, p := range nn.Parameters(whole[i]) {
+						wants[r] = append(wants[r], p.Grad())
+					}
+				}
+				mine := stage(i, c.every)
+				ddp, err := dist.NewDDP(ctx, mesh.Group("dp"), mine, c.opts...)
+				if err != nil {
+					return err
+				}
+				defer ddp.Close()
+				p, err := dist.NewPipeline(mesh.Group("pp"), nn.NewSequential(nn.Func(ddp.Forward), &nn.Identity{}), mse, c.microbatches, dist.GPipe(c.gpipe))
+				if err != nil {
+					return err
+				}
+				x, target := data(replica)
+				check := func(what string, local, averaged float64) error { // parts of the gradients of this replica, and of their mean
+					for k, p := range nn.Parameters(mine) {
+						want := wants[replica][k].Mul(local).Add(wants[0][k].Add(wants[1][k]).Mul(averaged / 2))
+						if err := same(fmt.Sprintf("%s, stage %d, replica %d: gradient %d", what, i, replica, k), p.Grad(), want); err != nil {
+							return err
+						}
+					}
+					return nil
+				}
+				step := func() error { return second(p.Step(ctx, x, target)) }
+				for n := range 3 {
+					if err := errors.Join(tensor.ZeroGrads(nn.Parameters(mine), true), step(), check(fmt.Sprint("step ", n), 0, 1)); err != nil {
+						return err
+					}
+				}
+				return errors.Join(tensor.ZeroGrads(nn.Parameters(mine), true), ddp.NoSync(step), check("NoSync", 1, 0),
+					second(p.Eval(ctx, x, target)), step(), check("the step after NoSync", 0, 2))
+			})
+		})
+	}
+}
+
+// TestPipelineDDPErrors tests that a DDP whose gradients a pipeline cannot average is an error.
+func TestPipelineDDPErrors(t *testing.T) {
+	leak.Check(t)
+	mse := func(y, target *tensor.Tensor) *tensor.Tensor { return nn.MSELoss(y, target) }
+	for want, c := range map[string]struct {
+		opts []dist.DDPOption
+		run  func(ddp *dist.DDP, step func() error) error
+		once bool // the stage runs the DDP in the first microbatch alone
+	}{
+		"a DDP with StaticGraph": {opts: []dist.DDPOption{dist.StaticGraph()}},
+		"a DDP in Join":          {run: func(ddp *dist.DDP, step func() error) error { return ddp.Join(step) }},
+		"the last microbatch":    {once: true},
+	} {
+		t.Run(want, func(t *testing.T) {
+			leak.Check(t)
+			ranks(t, 1, func(g *dist.Group) error {
+				l := nn.NewLinear(3, 3)
+				ddp, err := dist.NewDDP(ctx, g, l, c.opts...)
+				if err != nil {
+					return err
+				}
+				defer ddp.Close()
+				passes := 0
+				p, err := dist.NewPipeline(g, nn.Func(func(x *tensor.Tensor) *tensor.Tensor {
+					if passes++; c.once && passes > 1 {
+						return l.Forward(x)
+					}
+					return ddp.Forward(x)
+				}), mse, 2)
+				if err != nil {
+					return err
+				}
+				step := func() error { return second(p.Step(ctx, tensor.Ones([]int{4, 3}), tensor.Ones([]int{4, 3}))) }
+				if c.run != nil {
+					err = c.run(ddp, step)
+				} else {
+					err = step()
+				}
+				if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), want) {
+					t.Errorf("%v, want %q", err, want)
+				}
+				return nil
+			})
 		})
 	}
 }

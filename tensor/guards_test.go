@@ -466,6 +466,41 @@ func TestJoinWithWordWithoutScope(t *testing.T) {
 	wg.Wait()
 }
 
+// TestInScope tests which goroutines are in a scope: the one that opened it and those that have joined it, also in scopes
+// that they open inside.
+func TestInScope(t *testing.T) {
+	begin(t)
+	s := open(t)
+	defer s.Close()
+	in := func() bool { return handle.InScope(s) }
+	inside := func() (nested bool) {
+		_ = WithScope(func() error {
+			nested = in()
+			return nil
+		})
+		return nested
+	}
+	if !in() || !inside() {
+		t.Error("the goroutine that opened the scope is not in it")
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if in() || inside() {
+			t.Error("another goroutine is in the scope")
+		}
+		_ = s.Join(func() error {
+			if !in() || !inside() {
+				t.Error("a goroutine that has joined the scope is not in it")
+			}
+			return nil
+		})
+	})
+	wg.Wait()
+	if err := s.Close(); err != nil || in() {
+		t.Errorf("after Close: %v, %v", in(), err)
+	}
+}
+
 // TestAnyOperandReleased releases each operand of a typed entry in turn; the others are unpinned.
 func TestAnyOperandReleased(t *testing.T) {
 	begin(t)

@@ -207,6 +207,17 @@ func (s *Scope) encloses(word uint64) bool {
 	return false
 }
 
+// entered reports whether this goroutine is in s, or has joined it or a scope in it.
+func (s *Scope) entered() bool {
+	for word := cshim.ScopeGet(); ; {
+		in := scopeOf(word)
+		if in == nil || in == s {
+			return in == s
+		}
+		word = in.parent
+	}
+}
+
 // end ends a scope that the thread has left.
 func (s *Scope) end(yield bool) error {
 	err := s.releaseAll(true)

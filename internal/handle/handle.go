@@ -110,6 +110,9 @@ var (
 // goroutine ends.
 var LockThread = runtime.LockOSThread
 
+// InScope reports whether this goroutine is in s, a *tensor.Scope, or has joined it or a scope in it.
+var InScope func(s any) bool
+
 // WithThread runs f on this goroutine, which is locked to its thread meanwhile.
 var WithThread func(f func() error) error
 
