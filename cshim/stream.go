@@ -18,38 +18,42 @@ type Stream struct {
 
 func (s Stream) words() (C.int32_t, C.int64_t) { return C.int32_t(s.Device), C.int64_t(s.ID) }
 
-var captureStreams struct {
+// The streams of a device that StreamNew never returns: graphs are captured on one, and warmed up on the other.
+var reserved struct {
 	sync.Mutex
-	of map[int32]Stream
+	of map[int32][2]Stream
 }
 
-// CaptureStream returns the stream of the device on which graphs are captured, which StreamNew never returns.
-func CaptureStream(device int32) (Stream, error) {
-	captureStreams.Lock()
-	defer captureStreams.Unlock()
-	if s, made := captureStreams.of[device]; made {
-		return s, nil
+// CaptureStreams returns the streams of the device on which graphs are captured and warmed up, which StreamNew never
+// returns. They are two, because a stream that is captured must have done no other work: libtorch records an event on
+// each stream that has used a freed block, which ends the capture if another thread frees the block meanwhile.
+func CaptureStreams(device int32) (capture, warmup Stream, err error) {
+	reserved.Lock()
+	defer reserved.Unlock()
+	if s, made := reserved.of[device]; made {
+		return s[0], s[1], nil
 	}
-	s, err := streamOfPool(device, 0)
-	if err != nil {
-		return Stream{}, err
+	for _, s := range []*Stream{&capture, &warmup} {
+		if *s, err = streamOfPool(device, 0); err != nil {
+			return Stream{}, Stream{}, err
+		}
 	}
-	if captureStreams.of == nil {
-		captureStreams.of = map[int32]Stream{}
+	if reserved.of == nil {
+		reserved.of = map[int32][2]Stream{}
 	}
-	captureStreams.of[device] = s
-	return s, nil
+	reserved.of[device] = [2]Stream{capture, warmup}
+	return capture, warmup, nil
 }
 
 // StreamNew returns a stream of libtorch's pool for the device.
 func StreamNew(device int32, priority int) (Stream, error) {
-	captures, err := CaptureStream(device) // before the pool has returned each of its streams
+	capture, warmup, err := CaptureStreams(device) // before the pool has returned each of its streams
 	if err != nil {
 		return Stream{}, err
 	}
 	for {
 		s, err := streamOfPool(device, priority)
-		if err != nil || s != captures {
+		if err != nil || s != capture && s != warmup {
 			return s, err
 		}
 	}

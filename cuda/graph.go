@@ -29,7 +29,8 @@ type CaptureOption interface{ capture(*capture) }
 
 type capture struct {
 	warmup int
-	stream *Stream
+	warm   *Stream // of the warm-up
+	stream *Stream // that is captured
 	pool   *Graph
 	shares bool
 }
@@ -38,14 +39,14 @@ type captureOption func(*capture)
 
 func (o captureOption) capture(c *capture) { o(c) }
 
-// Warmup runs the function n times on the capturing stream before it is captured. Libraries initialize at their first
+// Warmup runs the function n times, on a stream of its own, before it is captured. Libraries initialize at their first
 // use, and choose kernels, which cannot be captured; PyTorch's documentation advises 3 for a training step. Collectives of
 // NCCL, and so passes of dist.DDP, cannot be captured: they return tensor.ErrCapture. The default is 0 for Capture and 3
 // for MakeGraphedCallables, as in PyTorch.
 func Warmup(n int) CaptureOption { return captureOption(func(c *capture) { c.warmup = n }) }
 
 // On captures on s instead of a stream that each device has for captures. s must not be a default stream, nor the current
-// stream of another goroutine. With libtorch before 2.15, matrix products of graphs that were captured on one stream share
+// stream of another goroutine, and should do no other work (12). With libtorch before 2.15, matrix products of graphs that were captured on one stream share
 // a workspace of cuBLAS: capture graphs that are replayed at the same time on different streams. PyTorch: the argument
 // stream of torch.cuda.graph.
 func On(s *Stream) CaptureOption { return captureOption(func(c *capture) { c.stream = s }) }
@@ -77,12 +78,13 @@ func settings(op string, d tensor.Device, c capture, opts []CaptureOption) (*cap
 			return nil, refuse.Error(op, tensor.ErrArgument, "the pool is on %v, the capture on %v", c.pool.device, d)
 		}
 	}
+	own, warm, err := cshim.CaptureStreams(word(d))
+	if err != nil {
+		return nil, handle.NativeError(op, err)
+	}
+	c.warm = &Stream{warm, d}
 	if c.stream == nil {
-		s, err := cshim.CaptureStream(word(d))
-		if err != nil {
-			return nil, handle.NativeError(op, err)
-		}
-		c.stream = &Stream{s, d}
+		c.stream = &Stream{own, d}
 	}
 	if c.stream.device != d {
 		return nil, refuse.Error(op, tensor.ErrArgument, "the stream is on %v, the capture on %v", c.stream.device, d)
@@ -140,7 +142,8 @@ func clean(op string) error {
 	return vram.Collect()
 }
 
-// prepare runs f for its warm-up.
+// prepare runs f for its warm-up. It does so on a stream that is never captured, as in PyTorch's examples: what the
+// captured stream has used must not be freed by other goroutines, such as those that sweep, during the capture.
 func (c *capture) prepare(d tensor.Device, f func() error) error {
 	if c.warmup == 0 {
 		return nil
@@ -149,10 +152,10 @@ func (c *capture) prepare(d tensor.Device, f func() error) error {
 	if err != nil {
 		return err
 	}
-	if err := c.stream.WaitStream(current); err != nil {
+	if err := c.warm.WaitStream(current); err != nil {
 		return err
 	}
-	err = WithStream(c.stream, func() error {
+	err = WithStream(c.warm, func() error {
 		for range c.warmup {
 			if err := tensor.WithScope(f); err != nil {
 				return err
@@ -161,7 +164,7 @@ func (c *capture) prepare(d tensor.Device, f func() error) error {
 		return nil
 	})
 	cshim.ClearCasts(true) // as in clean: eager steps run on another stream
-	return errors.Join(err, current.WaitStream(c.stream))
+	return errors.Join(err, current.WaitStream(c.warm))
 }
 
 // record captures f.

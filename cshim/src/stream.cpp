@@ -21,7 +21,6 @@
 namespace ls {
 
 std::atomic<int32_t> captures_underway{0};
-std::atomic<bool> streams_used{false};
 
 namespace {
 
@@ -58,18 +57,11 @@ struct Waiting {
   std::vector<Current> current;         // streams but the default ones, once for each mode
   bool empty[kMaxSlots] = {};           // whether its cache is to be emptied
   std::vector<c10::TensorImpl *> kept;  // references, by keep_until_captured
-  std::vector<c10::TensorImpl *> late;  // the same, by free_beside_captures while a capture begins
 };
 Waiting &waiting() {
   static auto *w = new Waiting;
   return *w;
 }
-
-// How many captures begin, and how many frees of free_beside_captures go on. A capture that begins waits for them.
-std::atomic<int32_t> beginning{0};
-std::atomic<int64_t> frees_underway{0};
-
-using Reference = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
 // The device of the word, started and not lost.
 c10::Device accelerator(int32_t word) {
@@ -178,7 +170,6 @@ std::unique_ptr<at::ObserverContext> note_operator(const at::RecordFunction &f) 
 }
 
 void note_operators() {
-  streams_used.store(true);
   static const bool once = [] {
     at::addGlobalCallback(
         at::RecordFunctionCallback(note_operator).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
@@ -186,34 +177,6 @@ void note_operators() {
   }();
   (void)once;
 }
-
-// Frees what had to wait, unless it has to wait for another capture.
-void free_references(const std::vector<c10::TensorImpl *> &list) noexcept {
-  for (auto *impl : list) {
-    if (any_lost() && must_leak(impl)) continue;
-    if (captures() == 0 || !keep_until_captured(impl)) free_beside_captures(impl);
-  }
-}
-
-// While it exists, a capture begins: no free goes on, and those that come are made up for at its end.
-class Beginning {
- public:
-  Beginning() {
-    beginning.fetch_add(1);
-    while (frees_underway.load() != 0) std::this_thread::yield();
-  }
-  ~Beginning() {
-    std::vector<c10::TensorImpl *> late;
-    auto &w = waiting();
-    {
-      std::lock_guard<std::mutex> lock(w.mutex);
-      if (beginning.fetch_sub(1) == 1) late.swap(w.late);
-    }
-    free_references(late);
-  }
-  Beginning(const Beginning &) = delete;
-  Beginning &operator=(const Beginning &) = delete;
-};
 
 // Ends the calling thread's capture, and does what had to wait for that.
 void end_capture(OwnedGraph &g) noexcept {
@@ -228,7 +191,10 @@ void end_capture(OwnedGraph &g) noexcept {
     empty = std::exchange(w.empty[g.slot], false);
     if (captures_underway.fetch_sub(1) == 1) kept.swap(w.kept);
   }
-  free_references(kept);
+  for (auto *impl : kept) {
+    if (any_lost() && must_leak(impl)) continue;
+    run_quiet([&] { c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(impl).reset(); });
+  }
   if (empty) run_quiet([&] { devices_at(g.slot).empty_cache(index_of(g.slot)); });
 }
 
@@ -362,38 +328,6 @@ bool keep_until_captured(c10::TensorImpl *impl) noexcept {
     w.kept.push_back(impl);
     return true;
   });
-}
-
-void free_beside_captures(c10::TensorImpl *impl) noexcept {
-  auto &w = waiting();
-  // First counted, then checked: a capture that begins waits for this free, or it is seen here.
-  frees_underway.fetch_add(1);
-  bool later = beginning.load() != 0 && run_quiet([&] {
-                 std::lock_guard<std::mutex> lock(w.mutex);
-                 if (beginning.load() == 0) return false;
-                 w.late.push_back(impl);
-                 return true;
-               });
-  if (!later) {
-    std::vector<c10::Stream> before;
-    if (captures() != 0) {
-      run_quiet([&] {
-        for (int slot = kCpuSlot + 1; slot < kMaxSlots; slot++) {
-          int64_t id = 0;
-          {
-            std::lock_guard<std::mutex> lock(w.mutex);
-            if (const auto *g = w.on[slot]; g != nullptr) id = g->stream;
-          }
-          if (id == 0 || own_capture(device_at(slot)) != 0) continue;
-          c10::Stream captured(c10::Stream::UNSAFE, device_at(slot), id);
-          before.push_back(VirtualGuardImpl(captured.device_type()).exchangeStream(captured));
-        }
-      });
-    }
-    run_quiet([&] { Reference::reclaim(impl).reset(); });
-    for (const auto &s : before) run_quiet([&] { VirtualGuardImpl(s.device_type()).exchangeStream(s); });
-  }
-  frees_underway.fetch_sub(1);
 }
 
 bool empty_cache_after_capture(int slot) noexcept {
@@ -542,10 +476,7 @@ ls_error *ls_graph_begin(int32_t device, const ls_pool *pool, ls_graph *graph) n
     ls::capturing = owned.get();
     ls::Ending failure{owned.get()};
     owned->casts.emplace();
-    {
-      ls::Beginning beginning;
-      owned->graph->begin({pool->first, pool->second});
-    }
+    owned->graph->begin({pool->first, pool->second});
     failure.owned = nullptr;
     *graph = reinterpret_cast<ls_graph>(owned.release());
   });

@@ -34,14 +34,6 @@ void refuse_while_captured(c10::Device d);
 // event on each stream that used such memory; recorded on a stream that captures, the event never completes. Also
 // if the calling thread's capture has become invalid: to free what several streams used would end the process.
 bool keep_until_captured(c10::TensorImpl *impl) noexcept;
-// Whether other streams than the default ones have been used: otherwise no block has several.
-extern std::atomic<bool> streams_used;
-// Frees a reference to a tensor so that no capture of another thread ends. libtorch records an event on each
-// stream that has used a freed block; on a stream that is captured, or begins to be, the capture fails. While the
-// current stream is captured, libtorch waits for the capture to end first. So captured streams are the current
-// ones meanwhile, and a free while a capture begins is made up for afterwards.
-void free_beside_captures(c10::TensorImpl *impl) noexcept;
-
 // Notes that a device's cache is to be emptied when its capture has ended. Returns false if there is no capture.
 bool empty_cache_after_capture(int slot) noexcept;
 

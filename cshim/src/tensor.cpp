@@ -91,8 +91,6 @@ void ls_tensor_free(ls_tensor t) noexcept {
   ls::count_handle(&ls::HandleCount::freed);
   if (ls::any_lost() && ls::must_leak(reinterpret_cast<c10::TensorImpl *>(t))) return;
   if (ls::captures() != 0 && ls::keep_until_captured(reinterpret_cast<c10::TensorImpl *>(t))) return;
-  if (ls::streams_used.load(std::memory_order_acquire))
-    return ls::free_beside_captures(reinterpret_cast<c10::TensorImpl *>(t));
   // Destructors of libtorch may throw an exception of a device's allocator. A free has no way to report it.
   ls::run_quiet([&] {
     c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(reinterpret_cast<c10::TensorImpl *>(t))

@@ -463,8 +463,8 @@ func broken(c *Control) error {
 	return errors.Join(err, g.Replay(), g.Close(), second(x.Sum().Item()))
 }
 
-// alongside: another goroutine frees tensors during a capture, among them one that the captured stream used in the warm-up.
-// Neither the capture nor the goroutine's allocations fail, and memory is used again only when all streams are done.
+// alongside: another goroutine frees tensors during a capture, among them an operand of the warm-up. Neither the capture nor
+// the goroutine's allocations fail, and memory is used again only when all streams are done.
 func alongside(c *Control) error {
 	d := tensor.CUDA(0)
 	const n = 8 << 20 // elements: a segment of its own
@@ -477,21 +477,22 @@ func alongside(c *Control) error {
 		return err
 	}
 	x, z := tensor.Zeros([]int{n}, d).Keep(), tensor.Zeros([]int{2 * n}, d).Keep()
+	read := func() error { return tensor.WithScope(func() error { return x.Add(1).Err() }) }
+	var y *tensor.Tensor
 	free := func() error {
 		c.SetTimes(time.Millisecond, 0)
 		err := cuda.WithStream(side, func() error { return tensor.WithScope(func() error { return z.Sum().Err() }) })
 		c.SetTimes(0, 0)
 		z.Release()
 		x.Release()
-		y := tensor.Empty([]int{3 * n}, d) // libtorch asks for the end of the streams' work
-		defer y.Release()
+		y = tensor.Empty([]int{3 * n}, d).Keep() // libtorch asks for the end of the streams' work
 		return errors.Join(err, y.Err())
 	}
 	warm := true
 	g, err := cuda.Capture(d, func() error {
 		if warm {
 			warm = false
-			return tensor.WithScope(func() error { return x.Add(1).Err() })
+			return read()
 		}
 		freed := make(chan error)
 		go func() { freed <- free() }()
@@ -518,6 +519,7 @@ func alongside(c *Control) error {
 			return fmt.Errorf("the size of %s: new memory %v, want %v; %w", e.what, got, e.want, err)
 		}
 	}
+	y.Release()
 	c.Advance(time.Second)
 	if err := errors.Join(g.Replay(), tensor.Synchronize(d), g.Close(), second(fresh(2*n))); err != nil {
 		return err
