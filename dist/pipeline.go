@@ -137,10 +137,12 @@ func stepping() *step {
 // adopt notes that the stage runs d. c10d averages gradients in one backward pass: that of the last microbatch.
 func (s *step) adopt(op string, d *DDP) error {
 	switch {
-	case d.o.StaticGraph:
-		return refuse.Error(op, tensor.ErrArgument, "a Pipeline cannot run a DDP with StaticGraph, whose first backward pass must average gradients")
 	case d.join != nil:
 		return refuse.Error(op, tensor.ErrArgument, "a Pipeline cannot run a DDP in Join: ranks whose loop has returned would not take part in its passes")
+	case !tensor.GradEnabled():
+		return nil
+	case d.o.StaticGraph:
+		return refuse.Error(op, tensor.ErrArgument, "a Pipeline cannot run a DDP with StaticGraph, whose first backward pass must average gradients")
 	case !d.syncs():
 		return nil
 	}
@@ -155,8 +157,9 @@ func (s *step) adopt(op string, d *DDP) error {
 
 // average makes the backward pass of the last microbatch, from y, average the gradients of the DDPs.
 func (s *step) average(y *tensor.Tensor) error {
-	if len(s.final) != len(s.ddps) {
-		return refuse.Error(s.op, tensor.ErrArgument, "a DDP of the stage has not run in the last microbatch, whose backward pass averages the gradients of all")
+	if len(s.final) != len(s.ddps) || len(s.ddps) != 0 && !y.RequiresGrad() {
+		return refuse.Error(s.op, tensor.ErrArgument, "a DDP of the stage has not run in the last microbatch, or its output has no gradient: "+
+			"the backward pass of that microbatch averages the gradients of all")
 	}
 	for _, d := range s.final {
 		awaiting.Store(d)
@@ -397,7 +400,7 @@ func (s *step) forward(i int) (out *tensor.Tensor, err error) {
 // the output requires none. It returns the gradient of its input, or nil if the input requires none.
 func (s *step) backward(i int, gy *tensor.Tensor) (gx *tensor.Tensor, err error) {
 	x, y := s.inputs[i], s.outputs[i]
-	if i == s.microbatches-1 && (s.last() || gy != nil) {
+	if i == s.microbatches-1 {
 		if err := s.average(y); err != nil {
 			return nil, err
 		}

@@ -363,6 +363,12 @@ func TestPipelineDDPErrors(t *testing.T) {
 				if err != nil {
 					return err
 				}
+				if c.run == nil { // without gradients there is nothing to average
+					passes = -2
+					if err := second(p.Eval(ctx, tensor.Ones([]int{4, 3}), tensor.Ones([]int{4, 3}))); err != nil {
+						t.Errorf("Eval: %v", err)
+					}
+				}
 				step := func() error { return second(p.Step(ctx, tensor.Ones([]int{4, 3}), tensor.Ones([]int{4, 3}))) }
 				if c.run != nil {
 					err = c.run(ddp, step)
@@ -376,6 +382,39 @@ func TestPipelineDDPErrors(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestPipelineDDPWithoutGradient tests that a DDP of the first stage is an error if the stage's last output has no gradient.
+func TestPipelineDDPWithoutGradient(t *testing.T) {
+	leak.Check(t)
+	mse := func(y, target *tensor.Tensor) *tensor.Tensor { return nn.MSELoss(y, target) }
+	ranks(t, 2, func(g *dist.Group) error {
+		alone, err := g.NewGroup(ctx, []int{g.Rank()})
+		if err != nil {
+			return err
+		}
+		defer alone.Close()
+		ddp, err := dist.NewDDP(ctx, alone, nn.NewLinear(3, 3))
+		if err != nil {
+			return err
+		}
+		defer ddp.Close()
+		passes := 0
+		p, err := dist.NewPipeline(g, nn.Func(func(x *tensor.Tensor) *tensor.Tensor {
+			if passes++; g.Rank() == 0 && passes == 2 {
+				return x.Mul(1)
+			}
+			return ddp.Forward(x)
+		}), mse, 2)
+		if err != nil {
+			return err
+		}
+		_, err = p.Step(ctx, tensor.Ones([]int{4, 3}), tensor.Ones([]int{4, 3}))
+		if g.Rank() == 0 && (!errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "the last microbatch")) {
+			t.Errorf("%v", err)
+		}
+		return nil
+	})
 }
 
 // TestPipelineEval tests that Eval returns the loss of Step, without gradients, between steps, and in the loss's dtype.
