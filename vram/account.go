@@ -141,7 +141,7 @@ func (a *account) state() State {
 	defer a.mu.Unlock()
 	p := a.pacer.State(now(), m.Live, m.Total)
 	return State{
-		Device: nameOf(a.word), Live: m.Live, Reserved: m.Reserved, Capacity: a.capacity, Limit: m.Limit,
+		Device: nameOf(a.word), Live: m.Live, Reserved: m.Reserved, Capacity: a.memory(m.Limit), Limit: m.Limit,
 		SoftLimit: a.softLimit(m.Limit), Reachable: p.Reachable, Target: p.Target, Request: p.Request, Allocated: p.Yield,
 		Percent: a.percent, Available: available, Cost: cost, total: m.Total, light: max(0, a.light-(m.Total-p.Yield)),
 	}

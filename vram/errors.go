@@ -106,7 +106,7 @@ func outOfMemory(native *cshim.Error) error {
 	e.Allocated, e.Reserved, e.Limit = max(m.Allocated, native.Live), max(m.Reserved, native.Live), m.Limit
 	a := accountOf(w)
 	a.mu.Lock()
-	e.Capacity = a.capacity
+	e.Capacity = a.memory(m.Limit)
 	a.mu.Unlock()
 	if w != cpuWord {
 		e.Other = otherBytes(w, m)

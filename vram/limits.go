@@ -192,6 +192,14 @@ func (a *account) setPercent(percent int) (before int) {
 	return before
 }
 
+// memory returns what size found last, or the limit, if that has followed the cgroups above it. The caller holds a.mu.
+func (a *account) memory(limit int64) int64 {
+	if a.follows.Load() {
+		return max(a.capacity, limit)
+	}
+	return a.capacity
+}
+
 // size returns the memory of the device that this process may use.
 func (a *account) size() int64 {
 	var n int64
