@@ -1,11 +1,13 @@
 package vram_test
 
 import (
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/elsewhere"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/tensor"
@@ -53,4 +55,22 @@ func TestBubble(t *testing.T) {
 	check("before a bubble")
 	synctest.Test(t, func(*testing.T) { check("in a bubble") })
 	check("after a bubble")
+}
+
+// A limit that another goroutine sets while the first operator loads libtorch is not replaced by the default.
+func TestLimitBesideTheFirstOperator(t *testing.T) {
+	if !elsewhere.Process(t) {
+		return
+	}
+	computed := make(chan error)
+	go func() { computed <- tensor.Ones([]int{3}).Err() }()
+	for cshim.Path() == "" {
+		runtime.Gosched()
+	}
+	ok(t, vram.SetLimit(vram.CPU, vram.Bytes(200*mib)))
+	ok(t, <-computed)
+	leak.Check(t)
+	if m := memoryNow(t); m.Limit != 200*mib {
+		t.Errorf("the limit is %d bytes, want %d", m.Limit, 200*mib)
+	}
 }

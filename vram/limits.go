@@ -161,6 +161,14 @@ func set(d Device, n Amount, f func(*account, int64) error) error {
 	if err != nil {
 		return err
 	}
+	<-defaultsSet
+	return a.set(n, f)
+}
+
+// defaultsSet is closed when the defaults and those of the environment have been set, which must not replace the program's.
+var defaultsSet = make(chan struct{})
+
+func (a *account) set(n Amount, f func(*account, int64) error) error {
 	bytes, err := n.of(a.size())
 	if err != nil {
 		return err
@@ -180,6 +188,7 @@ func SetGCPercent(d Device, percent int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	<-defaultsSet
 	before := a.setPercent(percent)
 	a.replan()
 	return before, nil
@@ -269,8 +278,12 @@ func environment() {
 				dev, amount = "cpu", part
 			}
 			n, err := ParseAmount(amount)
+			var a *account
 			if err == nil {
-				err = set(Name(strings.TrimSpace(dev)), n, f)
+				a, err = accountFor(Name(strings.TrimSpace(dev)))
+			}
+			if err == nil {
+				err = a.set(n, f)
 			}
 			if err != nil {
 				complain(fmt.Sprintf("%q in %s", strings.TrimSpace(part), name), err)

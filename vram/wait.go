@@ -33,6 +33,7 @@ func start() {
 	started.Store(int64(now()))
 	cshim.SamplesSetRate(DefaultProfileRate)
 	setDefaults()
+	close(defaultsSet)
 	if cshim.PressureAttach() {
 		close(attached)
 	}
