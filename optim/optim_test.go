@@ -1074,6 +1074,65 @@ func TestExtraNumbers(t *testing.T) {
 	}
 }
 
+// TestLoadStateDictForgets tests that a group keeps no numbers that the state does not have, as in PyTorch: a schedule
+// that is made then has the state's rate as its base rate, and the step of one that was made before is an error if it
+// needs them.
+func TestLoadStateDictForgets(t *testing.T) {
+	leak.Check(t)
+	p := ones(tensor.Float32)
+	defer p.Release()
+	plain, err := optim.NewSGD([]*tensor.Tensor{p}, 0.25, optim.Momentum(0.5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		schedule optim.Schedule
+		lacks    string // what a step lacks
+	}{
+		"StepLR":            {optim.StepLR(2, 0.5), ""},
+		"LambdaLR":          {optim.LambdaLR(func(int) float64 { return 0.5 }), ""},
+		"OneCycleLR":        {optim.OneCycleLR([]float64{1}, 10), "_lr"},
+		"OneCycleLR, rates": {optim.OneCycleLR([]float64{1}, 10, optim.CycleMomentum(false)), "_lr"},
+		"SWALR":             {optim.SWALR([]float64{1}, 3), "swa_lr"},
+	} {
+		opt, err := optim.NewSGD([]*tensor.Tensor{p}, 1, optim.Momentum(0.5))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := optim.NewScheduler(opt, c.schedule)
+		if err := errors.Join(err, opt.LoadStateDict(plain.StateDict())); err != nil {
+			t.Fatal(name, err)
+		}
+		if extra := opt.Groups()[0].Extra; len(extra) != 0 {
+			t.Errorf("%s: the group's numbers are %v, the state has none", name, extra)
+		}
+		s.Step()
+		switch err := opt.Step(); {
+		case c.lacks == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case c.lacks != "" && (!errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), c.lacks)):
+			t.Errorf("%s: a step without %s: %v", name, c.lacks, err)
+		}
+		if err := opt.LoadStateDict(plain.StateDict()); err != nil {
+			t.Fatal(name, err)
+		}
+		again, err := optim.NewScheduler(opt, optim.LambdaLR(func(int) float64 { return 0.5 }))
+		if err != nil || again.LR() != 0.125 {
+			t.Errorf("%s: a schedule made after LoadStateDict starts with %v, want 0.125: %v", name, again.LR(), err)
+		}
+	}
+
+	own, err := optim.New(lion, []*tensor.Tensor{p}, 0.5, optim.Set("clip", 0.5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := own.StateDict()
+	delete(state.ParamGroups[0], "clip")
+	if err := own.LoadStateDict(state); err != nil || own.Groups()[0].Extra["clip"] != 0.5 {
+		t.Errorf("the algorithm's option is %v, want 0.5: %v", own.Groups()[0].Extra["clip"], err)
+	}
+}
+
 // schedules are those of optim.py.
 func schedules() map[string]optim.Schedule {
 	inverse := func(step int) float64 { return 1 / float64(1+step) }

@@ -198,6 +198,16 @@ func (c *course) base(i int) (float64, error) {
 	return c.bases[i], nil
 }
 
+// needs returns an error if a group lacks a number that the schedule has put into its Extra.
+func (c *course) needs(i int, names ...string) error {
+	for _, name := range names {
+		if _, ok := c.opt.groups[i].Extra[name]; !ok {
+			return fmt.Errorf("group %d has no %s: the state that was loaded has none; call NewScheduler after LoadStateDict", i, name)
+		}
+	}
+	return nil
+}
+
 func (c *course) remember() {
 	c.last = c.last[:0]
 	for _, g := range c.opt.groups {

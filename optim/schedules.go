@@ -568,7 +568,13 @@ func OneCycleLR(most []float64, totalSteps int, opts ...ScheduleOption) Schedule
 				if p.end != from {
 					part = (step - from) / (p.end - from)
 				}
+				if err := c.needs(i, p.startLR, p.endLR); err != nil {
+					return 0, err
+				}
 				if m != nil {
+					if err := c.needs(i, p.startM, p.endM); err != nil {
+						return 0, err
+					}
 					m.set(g, anneal(g.Extra[p.startM], g.Extra[p.endM], part))
 				}
 				return anneal(g.Extra[p.startLR], g.Extra[p.endLR], part), nil
@@ -608,6 +614,9 @@ func SWALR(swaLR []float64, steps int, opts ...ScheduleOption) Schedule {
 		return start(opt, &course{settings: map[string]any{"anneal_epochs": steps, "_anneal_strategy": o.anneal},
 			rate: func(c *course, i int, g *Group) (float64, error) {
 				if _, err := c.base(i); err != nil {
+					return 0, err
+				}
+				if err := c.needs(i, "swa_lr"); err != nil {
 					return 0, err
 				}
 				step, to := c.count-1, g.Extra["swa_lr"]

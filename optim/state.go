@@ -282,10 +282,11 @@ func lent(t *tensor.Tensor) *tensor.Tensor {
 
 // LoadStateDict copies a state that StateDict, here or in PyTorch, returned for an optimizer of the same kind over
 // the same parameters. Training then continues with the same bits as if it had not been interrupted. The state of a
-// parameter is empty or has all that the optimizer keeps for it. A state that does not fit is an error, and changes
-// nothing. Then the tensors of each parameter's state are freed before those of s are copied, so that the optimizer
-// never has two states, except those that a State of StateDict still holds; if memory runs out meanwhile, it has none
-// left. PyTorch: Optimizer.load_state_dict.
+// parameter is empty or has all that the optimizer keeps for it. Group.Extra loses the numbers that s does not have, as
+// "initial_lr", but not an Algorithm's options. A state that does not fit is an error, and changes nothing. Then the
+// tensors of each parameter's state are freed before those of s are copied, so that the optimizer never has two states,
+// except those that a State of StateDict still holds; if memory runs out meanwhile, it has none left. PyTorch:
+// Optimizer.load_state_dict.
 func (b *Optimizer) LoadStateDict(s State) error {
 	if b == nil {
 		return refuse.Nil("LoadStateDict", "an optimizer")
@@ -308,6 +309,18 @@ func (b *Optimizer) LoadStateDict(s State) error {
 		return err
 	}
 	return b.hooks.run(postLoad, b)
+}
+
+// ownOptions returns those of a group's other numbers that are the algorithm's options. A state may lack them, as it
+// may lack hyperparameters.
+func (a *Algorithm) ownOptions(g *Group) map[string]float64 {
+	own := map[string]float64{}
+	for name, v := range g.Extra {
+		if _, preset := a.Defaults.Extra[name]; preset || slices.Contains(a.Options, name) {
+			own[name] = v
+		}
+	}
+	return own
 }
 
 // flags returns what StateDict writes back for a group: PyTorch's implementation flags, and unknown entries other than
@@ -367,6 +380,7 @@ func (b *Optimizer) load(s State) error {
 	used := map[int]bool{}
 	for gi, g := range b.groups {
 		groups[gi] = *g
+		groups[gi].Extra = b.kind.ownOptions(g)
 		from := s.ParamGroups[gi]
 		numbers, err := paramNumbers(from, used)
 		if err != nil {
