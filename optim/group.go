@@ -356,8 +356,8 @@ func LineSearchFn(name string) Option {
 // MasterWeights keeps a float32 copy of each bfloat16 and float16 parameter of the group, updates the copy, and rounds it
 // to the parameter after each step: updates too small for the parameter's dtype add up. It costs 4 bytes a parameter. The
 // copies are made at the first step; the state includes them as "master". If the program changes elements of a parameter
-// between steps, as by loading weights, the next step starts from those. Other parameters do not change. PyTorch has no such
-// option; Apex calls it master_weights.
+// between steps, as by loading or pruning weights, the next step starts from those. Other parameters do not
+// change. PyTorch has no such option; Apex calls it master_weights.
 func MasterWeights(on ...bool) Option {
 	return flag("MasterWeights", on, func(g *Group) *bool { return &g.MasterWeights })
 }

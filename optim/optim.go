@@ -35,7 +35,7 @@ type bucket struct {
 	device  tensor.Device
 	params  []*tensor.Tensor
 	masters []*tensor.Tensor   // float32 copies by parameter; nil until the first step, and without MasterWeights
-	written []int              // by parameter: its version once the last step had rounded its copy to it
+	written []content          // by parameter: what it held once the last step had rounded its copy to it
 	state   [][]*tensor.Tensor // by slot, then by parameter; nil until the parameter has had a gradient
 	steps   []float64          // by parameter
 	full    Batch              // of all parameters, once all have state
@@ -43,6 +43,17 @@ type bucket struct {
 	grads   []*tensor.Tensor   // of the current step, by parameter
 	parts   [4]bool            // of the current step, by whether gradients are sparse and whether it is the first step
 	missing bool               // whether a parameter has no gradient in the current step
+}
+
+// content tells whether a tensor has changed: in place, or by set_data, which does not change the version.
+type content struct {
+	version int
+	storage uint64
+}
+
+func contentOf(t *tensor.Tensor) content {
+	storage, _ := handle.Storage(t)
+	return content{t.Version(), storage}
 }
 
 type place struct {
@@ -155,7 +166,7 @@ func (g *Group) put(p *tensor.Tensor, slots int) {
 	g.at = append(g.at, place{home, len(home.params)})
 	home.params = append(home.params, p)
 	home.masters = append(home.masters, nil)
-	home.written = append(home.written, 0)
+	home.written = append(home.written, content{})
 	home.steps = append(home.steps, 0)
 	home.grads = append(home.grads, nil)
 	for s := range home.state {
@@ -617,7 +628,7 @@ func (b *Optimizer) stepSome(g *Group, bk *bucket, at []int, sparse, first bool)
 		var f foreach
 		f.do("copy_", rounded, part.Params)
 		for _, i := range at {
-			bk.written[i] = bk.params[i].Version()
+			bk.written[i] = contentOf(bk.params[i])
 		}
 		return f.err
 	case g.rounds(bk):
@@ -633,11 +644,12 @@ func (b *Optimizer) stepSome(g *Group, bk *bucket, at []int, sparse, first bool)
 var roundStochastic = handle.RoundStochastic.(func(to, from *tensor.Tensor) error)
 
 // copyMaster makes the float32 copy of a parameter, if the group keeps one and it does not exist, and adds it to made. If
-// the program has changed the parameter since the copy was rounded to it, the elements that differ replace the copy's.
+// the program has changed or replaced the parameter's data since the copy was rounded to it, the elements that differ
+// replace the copy's.
 func (g *Group) copyMaster(bk *bucket, i int, made *[]**tensor.Tensor) error {
 	m, p := bk.masters[i], bk.params[i]
 	switch {
-	case !g.halved(bk) || m != nil && bk.written[i] == p.Version():
+	case !g.halved(bk) || m != nil && bk.written[i] == contentOf(p):
 		return nil
 	case m != nil:
 		p = p.Detach()

@@ -470,7 +470,7 @@ func (b *Optimizer) replace(groups []Group, states []map[string]any, search map[
 				}
 				if l.master != nil {
 					tensor.Track(vram.OptimizerState, l.master)
-					at.b.masters[at.i], at.b.written[at.i] = l.master.Keep(), -1
+					at.b.masters[at.i], at.b.written[at.i] = l.master.Keep(), content{version: -1}
 				}
 				return nil
 			}); err != nil {
