@@ -180,6 +180,48 @@ func TestSchedulesOfALaterGroup(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	// whole returns an optimizer that has both groups before its scheduler is made, as a program does that continues.
+	whole := func(schedule optim.Schedule) (*optim.Optimizer, *optim.Scheduler) {
+		opt, err := optim.NewSGD([]*tensor.Tensor{p}, 1, optim.Momentum(0.5))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := opt.AddGroup([]*tensor.Tensor{q}, optim.LR(1)); err != nil {
+			t.Fatal(err)
+		}
+		s, err := optim.NewScheduler(opt, schedule)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return opt, s
+	}
+	for what, schedule := range map[string]optim.Schedule{
+		"StepLR":            optim.StepLR(2, 0.5),
+		"ConstantLR":        optim.ConstantLR(0.5, 4),
+		"LinearLR":          optim.LinearLR(0.5, 1, 4),
+		"CosineAnnealingLR": optim.CosineAnnealingLR(10, 0.1),
+		"ChainedScheduler":  optim.ChainedScheduler(optim.ConstantLR(0.5, 2), optim.ExponentialLR(0.5)),
+	} {
+		opt, s := add(schedule)
+		s.Step()
+		again, s2 := whole(schedule)
+		if err := errors.Join(again.LoadStateDict(opt.StateDict()), s2.LoadStateDict(s.StateDict())); err != nil {
+			t.Errorf("%s: the state of a run to which AddGroup added a group: %v", what, err)
+			continue
+		}
+		for range 5 {
+			s.Step()
+			s2.Step()
+			if !slices.Equal(s2.LRs(), s.LRs()) || again.LR() != opt.LR() || again.Groups()[1].LR != opt.Groups()[1].LR {
+				t.Errorf("%s: the rates are %v, without loading %v", what, s2.LRs(), s.LRs())
+			}
+		}
+		_, s2 = whole(schedule)
+		_, s = add(schedule)
+		if err := s.LoadStateDict(s2.StateDict()); !errors.Is(err, tensor.ErrArgument) {
+			t.Errorf("%s: the state has a rate for a group that the scheduler does not: %v", what, err)
+		}
+	}
 	one := []float64{1}
 	for what, schedule := range map[string]optim.Schedule{
 		"LambdaLR":                    optim.LambdaLR(func(int) float64 { return 1 }),
@@ -199,6 +241,17 @@ func TestSchedulesOfALaterGroup(t *testing.T) {
 		}
 		if err := opt.Step(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "AddGroup") {
 			t.Errorf("%s: %v", what, err)
+		}
+		_, s = add(schedule)
+		again, s2 := whole(schedule)
+		if err := s2.LoadStateDict(s.StateDict()); err != nil {
+			t.Errorf("%s: the state of a run to which AddGroup added a group: %v", what, err)
+		}
+		for range 6 {
+			s2.Step()
+		}
+		if err := again.Step(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "AddGroup") {
+			t.Errorf("%s, continued: %v", what, err)
 		}
 	}
 }
