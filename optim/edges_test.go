@@ -350,6 +350,33 @@ func TestSchedulesLoadAtTheEdges(t *testing.T) {
 		t.Errorf("a cycle of no steps: %v", err)
 	}
 	restarts.Step()
+	for _, at := range []any{-2, math.Inf(1), math.NaN(), "x", nil} {
+		state := restarts.StateDict()
+		state["T_cur"] = at
+		if err := restarts.LoadStateDict(state); !errors.Is(err, tensor.ErrArgument) {
+			t.Errorf("T_cur of %v: %v", at, err)
+		}
+	}
+	// PyTorch's CosineAnnealingWarmRestarts(opt, 3, 2, 0.01) of base rate 0.1 after step(1.75).
+	if restarts, err = optim.NewScheduler(opt, optim.CosineAnnealingWarmRestarts(3, optim.TMult(2), optim.EtaMin(0.01))); err != nil {
+		t.Fatal(err)
+	}
+	err = restarts.LoadStateDict(map[string]any{"T_0": 3, "T_i": 3, "T_mult": 2, "eta_min": 0.01, "T_cur": 1.75, "base_lrs": []any{0.1},
+		"last_epoch": 1, "_step_count": 0, "_last_lr": []any{0.04335314297038658}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := restarts.LRs()
+	for range 4 {
+		restarts.Step()
+		got = append(got, opt.LR())
+	}
+	if want := []float64{0.04335314297038658, 0.011533337816991932, 0.0965745789630079, 0.08239426430539243, 0.06087367864990234}; !slices.Equal(got, want) {
+		t.Errorf("the rates after a step of 1.75 are %v, PyTorch's %v", got, want)
+	}
+	if at := restarts.StateDict()["T_cur"]; at != 2.75 {
+		t.Errorf("T_cur is %v, PyTorch's 2.75", at)
+	}
 }
 
 // TestSchedulesResume tests that a run which loads the states of the optimizer and the schedule, in any order, has the rates,

@@ -440,7 +440,7 @@ func (c *course) load(state map[string]any) (commit func(), err error) {
 	}
 	for name, to := range c.floats {
 		n, ok := numberOf(state[name])
-		if !ok || math.IsNaN(n) {
+		if !ok || math.IsNaN(n) || name == "T_cur" && (n < -1 || math.IsInf(n, 1)) {
 			return nil, fmt.Errorf("%s is %v: want a number", name, state[name])
 		}
 		todo = append(todo, func() { *to = n })

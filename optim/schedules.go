@@ -468,18 +468,19 @@ func CosineAnnealingWarmRestarts(steps int, opts ...ScheduleOption) Schedule {
 		return badSchedule(op, "steps and TMult must be at least 1 and EtaMin finite, got %d, %d and %v", steps, o.mult, o.etaMin)
 	}
 	return Schedule{apply: func(opt *Optimizer) (*course, error) {
-		at, length := -1, steps
+		at, length := -1.0, steps // PyTorch's step(epoch) takes parts of steps
 		return start(opt, &course{
 			settings: map[string]any{"T_0": steps, "T_mult": o.mult, "eta_min": o.etaMin},
-			numbers:  map[string]*int{"T_cur": &at, "T_i": &length},
+			numbers:  map[string]*int{"T_i": &length},
+			floats:   map[string]*float64{"T_cur": &at},
 			before: func(c *course) {
 				c.count = 0 // as in PyTorch, which does not count these
 				if c.epoch == 0 {
 					at, length = 0, steps
 					return
 				}
-				if at++; at >= length {
-					at %= length
+				if at++; at >= float64(length) {
+					at = math.Mod(at, float64(length))
 					if length <= math.MaxInt/2/o.mult {
 						length *= o.mult
 					}
@@ -487,7 +488,7 @@ func CosineAnnealingWarmRestarts(steps int, opts ...ScheduleOption) Schedule {
 			},
 			rate: func(c *course, i int, _ *Group) (float64, error) {
 				base, err := c.base(i)
-				return o.etaMin + float64((base-o.etaMin)*(1+cshim.Cos(float64(math.Pi*float64(at))/float64(length))))/2, err
+				return o.etaMin + float64((base-o.etaMin)*(1+cshim.Cos(float64(math.Pi*at)/float64(length))))/2, err
 			},
 		})
 	}}
