@@ -180,6 +180,42 @@ func TestMasterWeightsOfChangedParameter(t *testing.T) {
 	}
 }
 
+// TestConvertedParameters tests that a step is an error if a parameter has got another dtype since the optimizer was
+// made: MasterWeights and StochasticRounding would be ignored.
+func TestConvertedParameters(t *testing.T) {
+	leak.Check(t)
+	for what, option := range map[string]optim.Option{"MasterWeights": optim.MasterWeights(), "StochasticRounding": optim.StochasticRounding()} {
+		for _, inBackward := range []bool{false, true} {
+			err := tensor.WithScope(func() error {
+				p := tensor.Ones([]int{3}).RequiresGrad_()
+				opt, err := optim.NewSGD([]*tensor.Tensor{tensor.Ones([]int{2}).RequiresGrad_(), p}, 0.5, option)
+				if err != nil {
+					return err
+				}
+				if _, err := tensor.CallUnchecked("aten::set_data", p, p.Detach().To(tensor.BFloat16)); err != nil {
+					return err
+				}
+				remove := func() {}
+				if inBackward {
+					if remove, err = opt.StepInBackward(); err != nil {
+						return err
+					}
+				}
+				defer remove()
+				err = errors.Join(p.Sum().Backward(), opt.Step())
+				if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "parameter 1 is bfloat16 and was float32") {
+					t.Errorf("%s, in the backward pass %v: %v", what, inBackward, err)
+				}
+				golden.Exact(t, what+": the parameter", p, []float64{1, 1, 1})
+				return nil
+			})
+			if err != nil {
+				t.Error(what, err)
+			}
+		}
+	}
+}
+
 // TestMasterWeightsAfterPlain continues training with MasterWeights from a state of bfloat16, as PyTorch has it.
 func TestMasterWeightsAfterPlain(t *testing.T) {
 	leak.Check(t)

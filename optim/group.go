@@ -356,8 +356,9 @@ func LineSearchFn(name string) Option {
 // MasterWeights keeps a float32 copy of each bfloat16 and float16 parameter of the group, updates the copy, and rounds it
 // to the parameter after each step: updates too small for the parameter's dtype add up. It costs 4 bytes a parameter. The
 // copies are made at the first step; the state includes them as "master". If the program changes elements of a parameter
-// between steps, as by loading or pruning weights, the next step starts from those. Other parameters do not
-// change. PyTorch has no such option; Apex calls it master_weights.
+// between steps, as by loading or pruning weights, the next step starts from those. Make the optimizer
+// after parameters are converted to another dtype: a step is an error otherwise. Other parameters do not change.
+// PyTorch has no such option; Apex calls it master_weights.
 func MasterWeights(on ...bool) Option {
 	return flag("MasterWeights", on, func(g *Group) *bool { return &g.MasterWeights })
 }
@@ -365,8 +366,9 @@ func MasterWeights(on ...bool) Option {
 // StochasticRounding trains the bfloat16 parameters of the group without float32 copies: a step computes in float32, with
 // state in float32, and rounds each element to one of the two nearest bfloat16 numbers at random, up with the
 // probability (value - lower) / (upper - lower). The mean of the result is the value, so updates too small for bfloat16
-// add up on average. Rounding to nearest would drop them. It draws from the generator of the parameters' device. Other
-// parameters do not change. It cannot be combined with MasterWeights. PyTorch has no such option.
+// add up on average. Rounding to nearest would drop them. It draws from the generator of the parameters' device. Make
+// the optimizer after parameters are converted to another dtype: a step is an error otherwise. Other parameters do not
+// change. It cannot be combined with MasterWeights. PyTorch has no such option.
 func StochasticRounding(on ...bool) Option {
 	return flag("StochasticRounding", on, func(g *Group) *bool { return &g.StochasticRounding })
 }

@@ -462,7 +462,21 @@ func (b *Optimizer) divide(g *Group, bk *bucket) error {
 		if err := b.kind.refuses(g, sparse); err != nil {
 			return err
 		}
+		if err := b.converted(g, bk, i); err != nil {
+			return err
+		}
 		bk.parts[which(sparse, !b.started(g, bk, i))] = true
+	}
+	return nil
+}
+
+// converted returns an error if a parameter's dtype has changed since the optimizer was made, in a group with options
+// that depend on it.
+func (b *Optimizer) converted(g *Group, bk *bucket, i int) error {
+	p := bk.params[i]
+	if dtype := p.DType(); dtype != bk.dtype && (g.MasterWeights || g.StochasticRounding) {
+		return refuse.Error(b.kind.Name, tensor.ErrArgument, "parameter %d is %v and was %v when the optimizer was made: convert parameters before",
+			slices.Index(g.params, p), dtype, bk.dtype)
 	}
 	return nil
 }
