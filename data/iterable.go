@@ -186,8 +186,9 @@ func caught(f func() ([]*tensor.Tensor, error)) (made []*tensor.Tensor, err erro
 
 // streaming reads a stream for one loop.
 type streaming struct {
-	pull func() ([]*tensor.Tensor, error) // returns no tensors after the last batch
-	end  func()                           // ends the goroutine and frees what was not pulled
+	pull  func() ([]*tensor.Tensor, error) // returns no tensors after the last batch
+	ready func() bool                      // reports whether pull returns a batch without waiting for it
+	end   func()                           // ends the goroutine and frees what was not pulled
 }
 
 // newStreaming starts reading at the plan's position.
@@ -262,7 +263,7 @@ func newStreaming(ctx context.Context, of stream, p *plan) *streaming {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-	}, end: func() {
+	}, ready: func() bool { return len(ready) > 0 }, end: func() {
 		cancel()
 		for made := range ready {
 			release(made.tensors)

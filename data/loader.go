@@ -134,7 +134,8 @@ func WithBatchSampler(s BatchSampler) Option {
 }
 
 // PinMemory copies batches to page-locked memory where they are prepared, so that the copy to the Device, an accelerator,
-// runs while the program continues: the loop copies the next batch before it yields the current one. On a CUDA device the
+// runs while the program continues: the loop copies the next batch before it yields the current one; of an
+// IterableDataset only a batch that the worker has ready, so that no batch waits for the next one. On a CUDA device the
 // copy has its own stream, so that it overlaps with the kernels of the current batch, and the loop's current stream
 // waits for it before the batch is yielded. Without the option Device batches stay in page-locked memory, from which
 // the program copies them with NonBlocking. With the CPU as Device, or without an accelerator, PinMemory does
@@ -231,9 +232,9 @@ func count(n, size int, dropLast bool) int {
 func (l *Loader) made() bool { return l != nil && (l.dataset != nil || l.stream != nil) }
 
 // State returns the loader's position. In the loop's body it is the batch after the current one. After the last batch of
-// an iterable dataset without workers it names the same epoch, because its end is found only when the loop goes on. After
-// break or an error it is the first batch that the body has not processed: a run restored from it (SetState,
-// checkpoint.Loader) continues there.
+// an iterable dataset it names the same epoch, because its end is found only when the loop goes on. After break or an
+// error it is the first batch that the body has not processed: a run restored from it (SetState, checkpoint.Loader)
+// continues there.
 func (l *Loader) State() State {
 	if l == nil {
 		return State{}
@@ -364,11 +365,14 @@ func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 		return fmt.Errorf("linstock: the loader's position is batch %d of epoch %d, which has only %d batches", at.Batch, at.Epoch, p.last)
 	}
 	var next func(i int) ([]*tensor.Tensor, error) // returns no tensors after the last batch
+	early := p.overlaps
 	switch {
 	case l.stream != nil:
 		s := newStreaming(ctx, l.stream, p)
 		defer s.end()
 		next = func(int) ([]*tensor.Tensor, error) { return s.pull() }
+		// Its samples may depend on what the body does with the current batch.
+		early = func() bool { return p.overlaps() && s.ready() }
 	case l.config.workers > 0:
 		team := newTeam(ctx, p)
 		defer team.stop()
@@ -381,13 +385,13 @@ func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 		side = newCopier(*p.config.device)
 		defer side.close()
 	}
-	// The batch after the current one is taken, and its copy to the device begun, before the current one is yielded.
+	// For a copy that overlaps, the next batch is taken, and its copy begun, before the current one is yielded.
 	ahead := &taken{next: func(i int) ([]*tensor.Tensor, error) {
 		if i >= p.last {
 			return nil, nil
 		}
 		return next(i)
-	}, early: p.config.workers > 0 && l.stream != nil || p.overlaps(), side: side}
+	}, early: early, side: side}
 	defer func() {
 		_ = side.wait()
 		release(ahead.tensors)
@@ -425,14 +429,14 @@ func (l *Loader) over() {
 // taken is a batch that was taken before its turn.
 type taken struct {
 	next    func(i int) ([]*tensor.Tensor, error)
-	early   bool    // whether batches are taken before their turn
-	side    *copier // copies from page-locked memory; nil: the current stream does
+	early   func() bool // whether to take the next batch before its turn
+	side    *copier     // copies from page-locked memory; nil: the current stream does
 	held    bool
 	tensors []*tensor.Tensor
 	err     error
 }
 
-// take returns batch i, nil after the last one, and whether it is the last.
+// take returns batch i, nil after the last one, and whether it is the last; for a stream that is not known.
 func (t *taken) take(i int, p *plan) (tensors []*tensor.Tensor, last bool, err error) {
 	if !t.held {
 		t.tensors, t.err = t.moved(i, p)
@@ -446,13 +450,12 @@ func (t *taken) take(i int, p *plan) (tensors []*tensor.Tensor, last bool, err e
 		release(tensors)
 		return nil, true, err
 	}
-	if !t.early {
-		return tensors, i+1 >= p.last, nil
+	if t.early() {
+		// An error of the next batch is returned when its turn comes.
+		t.tensors, t.err = t.moved(i+1, p)
+		t.held = true
 	}
-	// An error of the next batch is returned when its turn comes.
-	t.tensors, t.err = t.moved(i+1, p)
-	t.held = true
-	return tensors, t.tensors == nil && t.err == nil, nil
+	return tensors, i+1 >= p.last, nil
 }
 
 // moved returns batch i on the loader's device.

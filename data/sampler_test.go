@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/linstock-ml/linstock/data"
 	"github.com/linstock-ml/linstock/internal/golden"
@@ -575,6 +576,44 @@ func TestNotAhead(t *testing.T) {
 	}
 	if read != 6 {
 		t.Errorf("%d samples were read of 6", read)
+	}
+}
+
+// TestLiveQueue tests that a batch does not wait for the next one, whose sample may be the answer to it, and that the
+// position after the last batch is in the same epoch, with and without a worker.
+func TestLiveQueue(t *testing.T) {
+	leak.Check(t)
+	for _, workers := range []int{0, 1} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		answers := make(chan int, 1)
+		queue := data.IterableFunc[int](func(ctx context.Context, _ int) iter.Seq2[int, error] {
+			return func(yield func(int, error) bool) {
+				for sample := 0; sample < 3 && yield(sample, nil); {
+					select {
+					case sample = <-answers:
+					case <-ctx.Done():
+						return
+					}
+				}
+			}
+		})
+		l := must(data.NewIterableLoader(queue, nil, data.Workers(workers)))
+		n := 0
+		for batch, err := range l.Batches(ctx) {
+			if err != nil {
+				t.Errorf("%d workers: after %d batches: %v", workers, n, err)
+				break
+			}
+			n++
+			if got := mustInts(t, batch.Inputs); got[0] != int64(batch.Index) || l.State() != (data.State{Batch: n}) {
+				t.Errorf("%d workers: batch %d is %v, then the position is %+v", workers, batch.Index, got, l.State())
+			}
+			answers <- n
+		}
+		if n != 3 || l.State() != (data.State{Epoch: 1}) {
+			t.Errorf("%d workers: %d batches, then the position is %+v", workers, n, l.State())
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"testing"
 	"time"
@@ -15,12 +16,13 @@ import (
 )
 
 func init() {
-	scenarios["loader"], scenarios["locked"], scenarios["resident"] = loader, locked, resident
+	scenarios["loader"], scenarios["locked"], scenarios["resident"], scenarios["queue"] = loader, locked, resident, queue
 }
 
 func TestLoaderCopiesBesideKernels(t *testing.T) { run(t, "loader", 1, 1<<30) }
 func TestLoaderPins(t *testing.T)                { run(t, "locked", 1, 1<<30) }
 func TestDatasetOnDevice(t *testing.T)           { run(t, "resident", 1, 1<<30) }
+func TestLoaderOfQueue(t *testing.T)             { run(t, "queue", 1, 1<<30) }
 
 // loader: a loader copies batches from page-locked memory on a stream of its own.
 func loader(c *Control) error {
@@ -196,6 +198,58 @@ func resident(*Control) error {
 	for _, at := range []int{-1, 5} {
 		if _, err := dataset.Batch(context.Background(), []int{0, at}); !errors.Is(err, tensor.ErrIndex) {
 			return fmt.Errorf("sample %d: %w", at, err)
+		}
+	}
+	return nil
+}
+
+// queue: a batch of an iterable dataset does not wait for the next one, whose sample may be the answer to it. Those
+// that the worker has ready are copied before their turn.
+func queue(*Control) error {
+	const answered, samples = 3, 8
+	for workers := range 2 {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		answers, read := make(chan int, answered), make(chan struct{})
+		dataset := data.IterableFunc[float32](func(ctx context.Context, _ int) iter.Seq2[float32, error] {
+			return func(yield func(float32, error) bool) {
+				for i := range samples {
+					if 0 < i && i <= answered {
+						select {
+						case <-answers:
+						case <-ctx.Done():
+							return
+						}
+					}
+					if !yield(float32(i), nil) {
+						return
+					}
+				}
+				close(read)
+			}
+		})
+		l, err := data.NewIterableLoader(dataset, nil, data.Workers(workers), data.Prefetch(samples), data.PinMemory(), data.Device(tensor.CUDA(0)))
+		if err != nil {
+			return err
+		}
+		n := 0
+		for b, err := range l.Batches(ctx) {
+			if err != nil {
+				return fmt.Errorf("%d workers, after %d batches: %w", workers, n, err)
+			}
+			got, err := tensor.Data[float32](b.Inputs.To(tensor.CPU))
+			if err != nil || b.Inputs.Device() != tensor.CUDA(0) || !slices.Equal(got, []float32{float32(n)}) {
+				return fmt.Errorf("%d workers: batch %d is %v on %v, %w", workers, n, got, b.Inputs.Device(), err)
+			}
+			switch n++; {
+			case n <= answered:
+				answers <- n
+			case workers == 1:
+				<-read
+			}
+		}
+		if n != samples {
+			return fmt.Errorf("%d workers: %d batches", workers, n)
 		}
 	}
 	return nil
