@@ -87,20 +87,24 @@ func TestUnknownFormats(t *testing.T) {
 func TestSavesFollowLinks(t *testing.T) {
 	leak.Check(t)
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "runs"), 0o777); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "runs", "deep"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	for link, to := range map[string]string{"latest": "best", "best": filepath.Join("runs", "1"), "absolute": filepath.Join(dir, "runs", "2"), "loop": "loop"} {
+	for link, to := range map[string]string{
+		"latest": "best", "best": filepath.Join("runs", "1"), "absolute": filepath.Join(dir, "runs", "2"), "loop": "loop",
+		"last": filepath.Join("runs", "deep"), "runs/deep/up": "../3", "through": "last/../4", // last/.. is runs
+	} {
 		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for i, link := range []string{"latest", "latest", "absolute"} { // to a file that does not exist, to one that does
+	// Each leads to a file that does not exist, and some a second time to one that does.
+	for i, link := range []string{"latest", "latest", "absolute", "last/up", "last/up", "through", "last/../5"} {
 		x := tensor.Full([]int{2}, i)
-		if err := checkpoint.Save(filepath.Join(dir, link), map[string]*tensor.Tensor{"x": x}, nil); err != nil {
+		if err := checkpoint.Save(dir+"/"+link, map[string]*tensor.Tensor{"x": x}, nil); err != nil {
 			t.Fatal(err)
 		}
-		path := filepath.Join(dir, "runs", map[string]string{"latest": "1", "absolute": "2"}[link])
+		path := filepath.Join(dir, "runs", map[string]string{"latest": "1", "absolute": "2", "last/up": "3", "through": "4", "last/../5": "5"}[link])
 		file, err := checkpoint.Load(path)
 		if err != nil {
 			t.Fatal(err)
@@ -114,12 +118,27 @@ func TestSavesFollowLinks(t *testing.T) {
 		if err := file.Close(); err != nil {
 			t.Error(err)
 		}
-		if info, err := os.Lstat(filepath.Join(dir, link)); err != nil || info.Mode()&os.ModeSymlink == 0 {
+		if info, err := os.Lstat(dir + "/" + link); link != "last/../5" && (err != nil || info.Mode()&os.ModeSymlink == 0) {
 			t.Errorf("%s is no longer a link: %v, %v", link, info, err)
 		}
 	}
 	if err := checkpoint.Save(filepath.Join(dir, "loop"), nil, nil); err == nil {
 		t.Error("saving through a link to itself succeeded")
+	}
+	x := tensor.Ones([]int{2})
+	defer x.Release()
+	if err := checkpoint.SaveSharded(dir+"/last/..", map[string]*tensor.Tensor{"x": x}, nil, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/runs/", "/last/../"} {
+		file, err := checkpoint.Load(dir + path + "model.safetensors.index.json")
+		if err != nil {
+			t.Errorf("the index of SaveSharded in %s: %v", path, err)
+			continue
+		}
+		if err := file.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -76,7 +76,8 @@ func readIndex(f *File, head []byte, s settings) (contents, error) {
 		f.header.metadata[k] = fmt.Sprint(v)
 	}
 	out := &shards{files: make(map[string]*File, len(i.WeightMap))}
-	if err := out.load(filepath.Dir(f.file.Name()), i.WeightMap, s); err != nil {
+	dir, _ := filepath.Split(f.file.Name()) // not cleaned: a .. may follow a link
+	if err := out.load(dir, i.WeightMap, s); err != nil {
 		return nil, errors.Join(err, out.close())
 	}
 	return out, nil
@@ -95,7 +96,7 @@ func (s *shards) load(dir string, weights map[string]string, settings settings) 
 				return malformed("more than %d files", maxShards)
 			}
 			var err error
-			if file, err = loadShard(filepath.Join(dir, base), settings); err != nil {
+			if file, err = loadShard(dir+base, settings); err != nil {
 				return fmt.Errorf("the file %s: %w", quoted(base), err)
 			}
 			opened[base] = file
@@ -218,6 +219,10 @@ func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[str
 		return saved(op, fmt.Errorf("the tensors would take %d files of %d bytes, and an index may list %d; use a larger maxBytes", len(parts), maxBytes, maxShards))
 	}
 	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return saved(op, err)
+	}
+	dir, err := filepath.EvalSymlinks(dir) // before Join: a .. may follow a link
+	if err != nil {
 		return saved(op, err)
 	}
 	i := struct {

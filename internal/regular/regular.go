@@ -2,6 +2,7 @@
 package regular
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,8 +25,8 @@ func Kind(mode os.FileMode) string {
 	return "not a regular file"
 }
 
-// Destination returns the path of the regular file that path names, which need not exist, with symbolic links at its end
-// followed. Its directory must exist.
+// Destination returns the path of the regular file that path names, which need not exist, without symbolic links. Its
+// directory must exist.
 func Destination(path string) (string, error) {
 	if path == "" {
 		return "", errors.New("the path is empty")
@@ -33,26 +34,28 @@ func Destination(path string) (string, error) {
 	at := path
 	for range 40 { // as many as Linux follows
 		info, err := os.Lstat(at)
+		isLink := err == nil && info.Mode()&os.ModeSymlink != 0
 		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			if _, err := os.Stat(filepath.Dir(at)); err != nil {
-				return "", fmt.Errorf("the directory of %s: %w", path, err)
-			}
-			return at, nil
-		case err != nil:
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			return "", err
-		case info.Mode()&os.ModeSymlink == 0:
-			if !info.Mode().IsRegular() {
-				return "", fmt.Errorf("%s is %s; a file is replaced by a new one", path, Kind(info.Mode()))
-			}
-			return at, nil
+		case err == nil && !isLink && !info.Mode().IsRegular():
+			return "", fmt.Errorf("%s is %s; a file is replaced by a new one", path, Kind(info.Mode()))
+		}
+		// A .. after a link leads out of the directory that the link names. So the links are followed before Join and the
+		// caller's Dir, which remove .. from the text of a path.
+		dir, base := filepath.Split(at)
+		if dir, err = filepath.EvalSymlinks(cmp.Or(dir, ".")); err != nil {
+			return "", fmt.Errorf("the directory of %s: %w", path, err)
+		}
+		if !isLink {
+			return filepath.Join(dir, base), nil
 		}
 		link, err := os.Readlink(at)
 		if err != nil {
 			return "", err
 		}
 		if !filepath.IsAbs(link) {
-			link = filepath.Join(filepath.Dir(at), link)
+			link = dir + string(filepath.Separator) + link
 		}
 		at = link
 	}
