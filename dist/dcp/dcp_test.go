@@ -858,6 +858,14 @@ func TestLinkToNothing(t *testing.T) {
 	if around, err := os.ReadDir(run); err != nil || len(around) != 2 {
 		t.Errorf("beside the links: %v, %v", around, err)
 	}
+	// A .. after a link leads out of the directory that the link names.
+	if err := errors.Join(os.Mkdir(filepath.Join(base, "disk", "deep"), 0o777), os.Symlink("disk/deep", filepath.Join(base, "far")), os.Symlink("far/../third", filepath.Join(base, "through"))); err != nil {
+		t.Fatal(err)
+	}
+	for path, to := range map[string]string{"/far/../second": "second", "/through/": "third"} {
+		alone(t, func() error { return dcp.Save(ctx, nil, base+path, dcp.State{Shards: divided(nil, false)}) })
+		alone(t, func() error { return errors.Join(loads(nil, filepath.Join(base, "disk", to)), loads(nil, base+path)) })
+	}
 }
 
 // TestShardFileRemoved tests that a load of a checkpoint from which a file was removed is an error, also if the file has

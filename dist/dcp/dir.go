@@ -17,34 +17,35 @@ import (
 // located returns the absolute path of dir itself without links, so that what is written next to it is on the same
 // disk, and a directory has the same path before and after it is made.
 func located(dir string) string {
-	if real, err := filepath.EvalSymlinks(dir); err == nil {
-		dir = real
+	if !filepath.IsAbs(dir) {
+		current, err := os.Getwd()
+		if err != nil {
+			return dir
+		}
+		dir = current + "/" + dir
 	}
-	path, err := filepath.Abs(dir)
-	if err != nil {
-		return dir
-	}
-	return resolved(path, 40) // links, as the kernel
+	return resolved(dir, 40) // links, as the kernel
 }
 
 // resolved returns an absolute path without links, following at most the given number of dangling ones. A directory to
-// which a link points does not exist before its first save and between the two renames of another.
+// which a link points does not exist before its first save and between the two renames of another. A .. after a link
+// leads out of the directory that the link names, so no path is cleaned before its links are followed.
 func resolved(path string, links int) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real
 	}
-	parent := filepath.Dir(path)
-	if parent == path {
+	parent, base := filepath.Split(strings.TrimRight(path, "/"))
+	if parent == "" {
 		return path
 	}
 	parent = resolved(parent, links)
-	path = filepath.Join(parent, filepath.Base(path))
+	path = filepath.Join(parent, base)
 	to, err := os.Readlink(path)
 	if err != nil || links == 0 {
 		return path
 	}
 	if !filepath.IsAbs(to) {
-		to = filepath.Join(parent, to)
+		to = parent + "/" + to
 	}
 	return resolved(to, links-1)
 }
