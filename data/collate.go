@@ -16,7 +16,7 @@ import (
 //   - tensors of one shape and dtype are stacked;
 //   - numbers and bools become a tensor of shape (b), of the dtype that FromSlice gives them;
 //   - slices and arrays of n numbers become a tensor of shape (b, n), and of tensors or structs one tensor for each element;
-//   - the exported fields of structs become the tensors of each field, in the order of the fields.
+//   - the exported fields of structs, also of embedded ones, become the tensors of each field, in the fields' order.
 //
 // PyTorch: torch.utils.data.default_collate.
 func DefaultCollate[T any](samples []T) ([]*tensor.Tensor, error) {
@@ -77,7 +77,7 @@ func collate(values []reflect.Value, depth int) ([]*tensor.Tensor, error) {
 	case kind == reflect.Struct:
 		var all []*tensor.Tensor
 		for f := range first.NumField() {
-			if !first.Type().Field(f).IsExported() {
+			if field := first.Type().Field(f); !field.IsExported() && !promotes(field) {
 				continue
 			}
 			column := make([]reflect.Value, len(values))
@@ -126,6 +126,16 @@ func collate(values []reflect.Value, depth int) ([]*tensor.Tensor, error) {
 		return all, nil
 	}
 	return nil, fmt.Errorf("a %v cannot be made a tensor", first.Type())
+}
+
+// promotes reports whether f is an embedded struct with exported fields, which other packages see even if its type is
+// not exported.
+func promotes(f reflect.StructField) bool {
+	t := f.Type
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return f.Anonymous && t.Kind() == reflect.Struct && slices.ContainsFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return f.IsExported() })
 }
 
 // scalar reports whether k is the kind of a tensor.Element.

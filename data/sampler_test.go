@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -642,6 +643,30 @@ func TestDefaultCollate(t *testing.T) {
 		}
 		if want := "[float32[2] float32[2] int64[2] float32[2 3] int32[2 2] float32[2] float32[2 2]]"; strings.ReplaceAll(fmt.Sprint(got), " [", "[") != strings.ReplaceAll(want, " [", "[") {
 			t.Errorf("a struct becomes %v, want %v", got, want)
+		}
+		type pair struct {
+			Left, Right int
+			_           string
+		}
+		type extra struct{ Weight float32 }
+		type kind int
+		type bare struct{ _ sync.Mutex }
+		type embedding struct {
+			pair
+			*extra
+			kind
+			*bare
+			Label bool
+		}
+		e := func(v int) embedding {
+			return embedding{pair: pair{Left: v, Right: -v}, extra: &extra{float32(v)}, kind: kind(v), Label: v > 1}
+		}
+		ts, err = data.DefaultCollate([]embedding{e(1), e(2)})
+		if got, want := fmt.Sprint(ts), "[tensor([1, 2]) tensor([-1, -2]) tensor([1., 2.]) tensor([False,  True])]"; err != nil || got != want {
+			t.Errorf("a struct with embedded ones becomes %v, %v; want %v", got, err, want)
+		}
+		if _, err := data.DefaultCollate([]embedding{{}}); err == nil || !strings.Contains(err.Error(), "field extra: sample 0 is nil") {
+			t.Errorf("a nil embedded struct: %v", err)
 		}
 		type grade float32
 		type scores [2]int
