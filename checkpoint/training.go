@@ -122,7 +122,9 @@ const (
 // Gradients are not saved: save after a step of the optimizer, not between the batches whose gradients it adds up.
 //
 // On the CPU, after LoadTraining with the same arguments and with the same number of threads, the run continues
-// bit for bit. On CUDA devices random numbers continue too; some operators add in an order that varies.
+// bit for bit. On CUDA devices random numbers continue too; some operators add in an order that varies. A dataset must
+// draw its random numbers with data.SampleSeed, not from libtorch's generators, if batches are prepared ahead of the
+// loop (data.Workers, data.PinMemory): the state of a generator is then that after the batches ahead.
 func SaveTraining(path string, model any, opt *optim.Optimizer, parts ...Part) error {
 	const op = "SaveTraining"
 	if err := checkWhole(op, model); err != nil {

@@ -145,8 +145,8 @@ func PinMemory(on ...bool) Option {
 }
 
 // Workers sets the number of goroutines that prepare batches ahead of the loop. With 0, the default, the loop's own
-// goroutine prepares each batch. A dataset that uses libtorch's random generator is reproducible only without workers; see
-// SampleSeed. The maximum is 4,096.
+// goroutine prepares each batch. A dataset that uses libtorch's random generator is reproducible only without workers,
+// and its run continues exactly only if PinMemory prepares no batch ahead either; see SampleSeed. The maximum is 4,096.
 func Workers(n int) Option { return Option{"Workers", func(c *config) { c.workers = n }} }
 
 // Prefetch sets the number of batches that workers prepare ahead of the loop, including unfinished ones. It is at least
