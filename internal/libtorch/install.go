@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -396,7 +397,14 @@ func replaceDir(temp, target string) error {
 	old := ""
 	if _, err := os.Lstat(target); err == nil {
 		old = filepath.Join(filepath.Dir(target), tempPrefix+"old-"+filepath.Base(target))
-		if err := errors.Join(os.RemoveAll(old), os.Rename(target, old)); err != nil {
+		if err := os.RemoveAll(old); err != nil {
+			return err
+		}
+		err := os.Rename(target, old)
+		if errors.Is(err, syscall.EXDEV) { // overlayfs does not rename a directory of a lower layer: of a container's image
+			err = os.RemoveAll(target)
+		}
+		if err != nil {
 			return err
 		}
 	}
