@@ -131,10 +131,11 @@ func Needed(path string) ([]string, error) {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
-	// The path may be a symbolic link. $ORIGIN is the directory of its target.
+	// $ORIGIN is the directory of the path, also if the path is a symbolic link to a library in another one. Links in the
+	// directory itself are followed, because a ".." after $ORIGIN is the parent of what they lead to.
 	origin := filepath.Dir(path)
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		origin = filepath.Dir(real)
+	if real, err := filepath.EvalSymlinks(origin); err == nil {
+		origin = real
 	}
 	expand := strings.NewReplacer("${ORIGIN}", origin, "$ORIGIN", origin)
 	var found []string

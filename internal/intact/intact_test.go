@@ -216,3 +216,26 @@ func TestHashesCanBeStopped(t *testing.T) {
 	m.SHA256["liblinstock.so"] = ""
 	damaged(t, m.CheckHashes(t.Context(), filepath.Dir(shim), nil), shim, "has no hash")
 }
+
+// TestLinkedLibraries tests that the needs of a library are looked for beside the link by which it is opened, as the
+// system's loader does: a package manager may make site-packages of links to files of several directories.
+func TestLinkedLibraries(t *testing.T) {
+	dir := t.TempDir()
+	c10, cpu, site := filepath.Join(dir, "1", "libc10.so"), filepath.Join(dir, "2", "libtorch_cpu.so"), filepath.Join(dir, "site")
+	compile(t, c10)
+	compile(t, cpu, c10)
+	err := errors.Join(os.Mkdir(site, 0o755), os.Symlink(c10, filepath.Join(site, "libc10.so")), os.Symlink(cpu, filepath.Join(site, "libtorch_cpu.so")),
+		os.Mkdir(filepath.Join(dir, "in"), 0o755), os.Symlink(site, filepath.Join(dir, "in", "link")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{filepath.Join(site, "libc10.so")}
+	for _, path := range []string{filepath.Join(site, "libtorch_cpu.so"), filepath.Join(dir, "in", "link", "libtorch_cpu.so")} {
+		if got := Closure(path); !slices.Equal(got, want) {
+			t.Errorf("%s needs %q, want %q", path, got, want)
+		}
+	}
+	whole := contents(t, c10)
+	write(t, c10, whole[:len(whole)-100])
+	damaged(t, libraries(filepath.Join(site, "libtorch_cpu.so")), want[0], "and its header says")
+}
