@@ -33,9 +33,9 @@ Setup uses the first libtorch of these:
   LIBTORCH_USE_PYTORCH=1   the PyTorch that python3 has; it is not imported
   otherwise                the wheel of PyTorch --torch VERSION (` + "`" + locate.Versions[0] + "` to `" + locate.DefaultTorch + "`" + `),
                            downloaded by pip with your own settings for it (index,
-                           mirror, proxy) and verified against the hashes in this
-                           module, with LLVM's OpenMP runtime. Only libtorch is
-                           extracted; Python is not needed afterwards.
+                           mirror, proxy; not constraints) and verified against the
+                           hashes in this module, with LLVM's OpenMP runtime. Only
+                           libtorch is extracted; Python is not needed afterwards.
 
 It needs a C++ compiler, CMake and ninja (or make), pip to download, and about
 1.2 GB of disk space while it works (half of that remains in use). It reports a

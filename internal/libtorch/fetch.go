@@ -211,7 +211,10 @@ func (in *installer) pip(ctx context.Context, temp string, args ...string) error
 			return err
 		}
 	}
-	env := append(os.Environ(), "TMPDIR="+temp, "PIP_DISABLE_PIP_VERSION_CHECK=1", "PIP_NO_INPUT=1", "PIP_REQUIRE_VIRTUALENV=0")
+	env := append(os.Environ(), "TMPDIR="+temp, "PIP_DISABLE_PIP_VERSION_CHECK=1", "PIP_NO_INPUT=1", "PIP_REQUIRE_VIRTUALENV=0",
+		// Versions and hashes are the lock file's, whatever the user's projects need: empty files also replace those that
+		// pip.conf names, and pip ignores an empty variable.
+		"PIP_CONSTRAINT="+os.DevNull, "PIP_REQUIREMENT="+os.DevNull, "PIP_BUILD_CONSTRAINT=")
 	command := in.pipTool.Command
 	return run(ctx, nil, env, "", command[0], append(slices.Clone(command[1:]), args...)...)
 }

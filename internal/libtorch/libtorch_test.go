@@ -340,6 +340,37 @@ func TestHashMismatchIsRefused(t *testing.T) {
 	}
 }
 
+// TestFetchIgnoresConstraints tests that pip downloads the wheels of the lock file whatever versions the user's
+// settings name.
+func TestFetchIgnoresConstraints(t *testing.T) {
+	if pip := FindPip(t.Context()); !pip.Found() {
+		t.Skip("there is no pip")
+	}
+	index := t.TempDir()
+	const file = "torch-2.15.0-py3-none-any.whl"
+	makeWheel(t, filepath.Join(index, file), map[string][]byte{
+		"torch-2.15.0.dist-info/METADATA": []byte("Metadata-Version: 2.1\nName: torch\nVersion: 2.15.0\n"),
+		"torch-2.15.0.dist-info/WHEEL":    []byte("Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"),
+		"torch-2.15.0.dist-info/RECORD":   nil,
+	})
+	sum, err := intact.Hash(t.Context(), filepath.Join(index, file), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock := &Lock{Releases: map[string]map[string][]Wheel{testVersion: {Platform(): {{Package: "torch", Version: testVersion, File: file, SHA256: sum}}}}}
+	other, config, dir := filepath.Join(index, "other.txt"), filepath.Join(index, "pip.conf"), t.TempDir()
+	if err := errors.Join(os.WriteFile(other, []byte("torch==2.11.0\n"), 0o644),
+		os.WriteFile(config, []byte("[global]\nconstraint = "+other+"\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index, "PIP_CONFIG_FILE": config, "PIP_REQUIREMENT": other} {
+		t.Setenv(name, value)
+	}
+	if _, err := Fetch(t.Context(), Config{Torch: testVersion, Lock: lock}, dir); err != nil || !isFile(filepath.Join(dir, file)) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestMissingWheelsAreNamed(t *testing.T) {
 	cfg := config(t)
 	torch, err := filepath.Glob(filepath.Join(cfg.Wheels[0], "torch-*.whl"))
