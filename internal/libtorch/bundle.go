@@ -235,8 +235,8 @@ func earlierBundle(dir string, names []string) (files map[string]int64, err erro
 	return files, nil
 }
 
-// bundleLibs returns the real paths of the libraries that a program needs: libtorch_cpu with its dependencies,
-// and with cuda all installed libraries.
+// bundleLibs returns the paths of the libraries that a program needs: libtorch_cpu with its dependencies, and with cuda
+// all installed libraries.
 func bundleLibs(s Source, cuda bool) ([]string, error) {
 	queue := []string{}
 	for _, name := range cpuRoots {
@@ -253,6 +253,14 @@ func bundleLibs(s Source, cuda bool) ([]string, error) {
 			return nil, err
 		}
 		queue = append(queue, nvidia...)
+		// The archives have them in lib. They open one another by name, so that no other library needs some of them.
+		for _, prefix := range []string{"libcu", "libnv"} {
+			beside, err := filesIn(s.Lib, prefix, "")
+			if err != nil {
+				return nil, err
+			}
+			queue = append(queue, slices.DeleteFunc(beside, func(path string) bool { return !strings.Contains(filepath.Base(path), ".so") })...)
+		}
 	}
 	var libs []string
 	for len(queue) > 0 {

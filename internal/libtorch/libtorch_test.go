@@ -609,8 +609,8 @@ func TestInspect(t *testing.T) {
 	} {
 		root := write(t.TempDir(), c.files)
 		s, err := Inspect(filepath.Join(root, c.sub))
-		if err != nil || s.Version != c.version || s.CUDA != c.cuda {
-			t.Errorf("%s: %+v, %v; want version %s, CUDA %v", c.name, s, err, c.version, c.cuda)
+		if err != nil || s.Version != c.version || s.CUDA != c.cuda || s.Root != realPath(root) {
+			t.Errorf("%s: %+v, %v; want version %s, CUDA %v, in %s", c.name, s, err, c.version, c.cuda, root)
 		}
 	}
 	for name, files := range map[string]map[string]string{
@@ -815,6 +815,58 @@ func TestBundle(t *testing.T) {
 		err := Bundle(ended, result.Shim, source, dir, false, nil)
 		if _, after := os.Stat(dir); !errors.Is(err, context.Canceled) || errors.Is(before, fs.ErrNotExist) != errors.Is(after, fs.ErrNotExist) {
 			t.Errorf("%v; the directory: %v before a bundle that fails, %v after it", err, before, after)
+		}
+	}
+}
+
+// TestBundleWithCUDA tests that the bundle has the libraries that are opened by name, of every layout of libtorch.
+func TestBundleWithCUDA(t *testing.T) {
+	// libtorch makes a libtorch with CUDA whose lib and include are in dir.
+	libtorch := func(dir string) {
+		lib := filepath.Join(dir, "lib")
+		if err := errors.Join(os.MkdirAll(lib, 0o755), os.MkdirAll(filepath.Join(dir, "include", "ATen"), 0o755),
+			os.WriteFile(filepath.Join(dir, "include", "ATen", "ATen.h"), nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		compile(t, lib, "libc10.so")
+		compile(t, lib, "libtorch_cpu.so", "libc10.so")
+		compile(t, lib, "libtorch_cuda.so", "libtorch_cpu.so")
+	}
+	site, archive := t.TempDir(), t.TempDir()
+	torch, cudnn := filepath.Join(site, "torch"), filepath.Join(site, "nvidia", "cudnn", "lib")
+	libtorch(torch)
+	libtorch(archive)
+	if err := errors.Join(os.MkdirAll(cudnn, 0o755), os.WriteFile(filepath.Join(torch, "version.py"), []byte("__version__ = '2.15.0+cu132'\n"), 0o644),
+		os.WriteFile(filepath.Join(archive, "build-version"), []byte("2.15.0+cu132\n"), 0o644),
+		os.WriteFile(filepath.Join(archive, "lib", "libcudart_static.a"), nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	compile(t, cudnn, "libcudnn_ops.so.9")
+	compile(t, filepath.Join(archive, "lib"), "libcudnn_ops.so.9")
+	compile(t, filepath.Join(archive, "lib"), "libnvrtc-builtins-6c5639ce.so.13.2")
+	own := []string{"torch/lib/libc10.so", "torch/lib/libtorch_cpu.so", "torch/lib/libtorch_cuda.so"}
+	for _, c := range []struct {
+		dir  string
+		want []string
+	}{
+		{site, []string{"nvidia/cudnn/lib/libcudnn_ops.so.9"}},
+		{torch, []string{"nvidia/cudnn/lib/libcudnn_ops.so.9"}},
+		{archive, []string{"torch/lib/libcudnn_ops.so.9", "torch/lib/libnvrtc-builtins-6c5639ce.so.13.2"}},
+	} {
+		s, err := Inspect(c.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		libs, err := bundleLibs(s, true)
+		var got []string
+		for _, path := range libs {
+			got = append(got, bundlePath(path))
+		}
+		slices.Sort(got)
+		want := append(slices.Clone(own), c.want...)
+		slices.Sort(want)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %v\n got %q\nwant %q", c.dir, err, got, want)
 		}
 	}
 }

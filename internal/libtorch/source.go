@@ -50,6 +50,10 @@ func Inspect(dir string) (Source, error) {
 	if real, err := filepath.EvalSymlinks(abs); err == nil {
 		abs = real
 	}
+	// NVIDIA's libraries, the OpenMP runtime and the licences lie beside the torch directory.
+	if filepath.Base(abs) == "torch" && isFile(filepath.Join(abs, "version.py")) {
+		abs = filepath.Dir(abs)
+	}
 	for _, sub := range []string{"torch", "."} {
 		s := Source{Root: abs, Lib: filepath.Join(abs, sub, "lib"), Include: filepath.Join(abs, sub, "include")}
 		if !isFile(filepath.Join(s.Lib, libtorchCPU())) {
