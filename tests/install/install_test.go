@@ -340,3 +340,16 @@ func TestInstall(t *testing.T) {
 		}
 	})
 }
+
+// TestVendored tests that a module with a vendor directory can run the commands, of which it imports none.
+func TestVendored(t *testing.T) {
+	m := newMachine(t)
+	dir := m.project()
+	m.must(dir, "go", "mod", "edit", "-require="+module+"@v0.0.0", "-replace="+module+"="+root(t))
+	m.must(dir, "go", "get", module+"/tensor")
+	m.must(dir, "go", "mod", "vendor")
+	commands := []string{module + "/cmd/linstock", module + "/cmd/linstockvet"}
+	if out := m.must(dir, "go", append([]string{"list", "-mod=vendor", "-deps"}, commands...)...); !strings.Contains(out, "github.com/spf13/cobra\n") {
+		t.Errorf("their packages:\n%s", out)
+	}
+}
