@@ -659,7 +659,7 @@ func TestDefaultCollate(t *testing.T) {
 			Label bool
 		}
 		e := func(v int) embedding {
-			return embedding{pair: pair{Left: v, Right: -v}, extra: &extra{float32(v)}, kind: kind(v), Label: v > 1}
+			return embedding{pair: pair{Left: v, Right: -v}, extra: &extra{float32(v)}, kind: kind(v), bare: (*bare)(nil), Label: v > 1}
 		}
 		ts, err = data.DefaultCollate([]embedding{e(1), e(2)})
 		if got, want := fmt.Sprint(ts), "[tensor([1, 2]) tensor([-1, -2]) tensor([1., 2.]) tensor([False,  True])]"; err != nil || got != want {
