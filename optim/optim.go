@@ -45,7 +45,7 @@ type bucket struct {
 	missing bool               // whether a parameter has no gradient in the current step
 }
 
-// content tells whether a tensor has changed: in place, or by set_data, which does not change the version.
+// content identifies what a tensor holds. A change in place gives it another version, set_data another storage.
 type content struct {
 	version int
 	storage uint64
