@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/internal/elsewhere"
 	"github.com/linstock-ml/linstock/internal/launch"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
@@ -551,7 +552,6 @@ func TestContextEndsWithinACall(t *testing.T) {
 // that no rank waits for this one.
 func TestCallbackDoesNotReturn(t *testing.T) {
 	leak.Check(t)
-	errLeft := errors.New("the call did not return")
 	pass := func() {}
 	pipeline := func(eval bool, stage, loss func()) func(g *dist.Group) error {
 		return func(g *dist.Group) error {
@@ -609,16 +609,7 @@ func TestCallbackDoesNotReturn(t *testing.T) {
 					if err := g.Barrier(ctx); err != nil { // the ranks have connected
 						return err
 					}
-					result := make(chan error)
-					go func() {
-						err := errLeft
-						defer func() {
-							_ = recover()
-							result <- err
-						}()
-						err = tensor.WithScope(func() error { return call(g) })
-					}()
-					err := <-result
+					err := elsewhere.Call(func() error { return tensor.WithScope(func() error { return call(g) }) })
 					if g.Rank() != c.rank {
 						close(other)
 						var peer *dist.PeerError
@@ -627,7 +618,7 @@ func TestCallbackDoesNotReturn(t *testing.T) {
 						}
 						return nil
 					}
-					if err != errLeft {
+					if err != elsewhere.ErrLeft {
 						return err
 					}
 					select {

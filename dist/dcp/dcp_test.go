@@ -27,6 +27,7 @@ import (
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/dist"
 	"github.com/linstock-ml/linstock/dist/dcp"
+	"github.com/linstock-ml/linstock/internal/elsewhere"
 	"github.com/linstock-ml/linstock/internal/golden"
 	"github.com/linstock-ml/linstock/internal/launch"
 	"github.com/linstock-ml/linstock/internal/leak"
@@ -628,7 +629,6 @@ func TestSaveAsyncEnds(t *testing.T) {
 // group, so that no rank waits for this one, and that the directory can be saved to again.
 func TestCallbackDoesNotReturn(t *testing.T) {
 	leak.Check(t)
-	errLeft := errors.New("the call did not return")
 	for what, end := range map[string]func(){"panic": func() { panic("mine") }, "Goexit": runtime.Goexit} {
 		for _, call := range []string{"Save", "SaveAsync", "Load"} {
 			t.Run(call+", "+what, func(t *testing.T) {
@@ -658,24 +658,16 @@ func TestCallbackDoesNotReturn(t *testing.T) {
 					if call != "Load" {
 						s.Parts = []checkpoint.Part{checkpoint.Value("broken", &broken{ends})}
 					}
-					result := make(chan error)
-					go func() {
-						err := errLeft
-						defer func() {
-							_ = recover()
-							result <- err
-						}()
+					err = elsewhere.Call(func() error {
 						switch call {
 						case "Save":
-							err = dcp.Save(ctx, g, dir, s)
+							return dcp.Save(ctx, g, dir, s)
 						case "Load":
-							err = dcp.Load(ctx, g, dir, s)
-						default:
-							w, failure := dcp.SaveAsync(ctx, g, dir, s)
-							err = errors.Join(failure, w.Wait(ctx))
+							return dcp.Load(ctx, g, dir, s)
 						}
-					}()
-					err = <-result
+						w, failure := dcp.SaveAsync(ctx, g, dir, s)
+						return errors.Join(failure, w.Wait(ctx))
+					})
 					if g.Rank() == 1 {
 						close(other)
 						var peer *dist.PeerError
@@ -684,7 +676,7 @@ func TestCallbackDoesNotReturn(t *testing.T) {
 						}
 						return nil
 					}
-					if err != errLeft {
+					if err != elsewhere.ErrLeft {
 						return fmt.Errorf("rank 0: %w", err)
 					}
 					select {

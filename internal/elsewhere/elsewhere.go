@@ -1,7 +1,8 @@
-// Package elsewhere runs tests in a new process and moves goroutines to other threads.
+// Package elsewhere runs tests in a new process and functions on other goroutines, and moves goroutines to other threads.
 package elsewhere
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"runtime"
@@ -32,4 +33,21 @@ func Thread() {
 		woken <- struct{}{}
 	}()
 	<-woken
+}
+
+// ErrLeft is the error of Call if the function has not returned.
+var ErrLeft = errors.New("the call did not return")
+
+// Call calls f on a new goroutine and returns its error, or ErrLeft if f panics or ends the goroutine.
+func Call(f func() error) error {
+	result := make(chan error)
+	go func() {
+		err := ErrLeft
+		defer func() {
+			_ = recover()
+			result <- err
+		}()
+		err = f()
+	}()
+	return <-result
 }
