@@ -32,7 +32,7 @@ func init() {
 		defer y.unpin()
 		return x.h == y.h
 	}
-	handle.InScope = func(s any) bool { return s.(*Scope).entered() }
+	handle.InScope = func(s any) bool { return s.(*Scope).encloses(cshim.ScopeGet(), 0) }
 	handle.Storage = func(t any) (name uint64, bytes int64) {
 		if x, _ := t.(*Tensor); x != nil {
 			x.look(func(m *cshim.Meta) { name, bytes = m.Data, int64(m.Bytes) })

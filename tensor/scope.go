@@ -161,7 +161,7 @@ func (s *Scope) Close() error {
 	yield := now&cshim.ScopeYield != 0
 	var inside error
 	if now &^= cshim.ScopeYield; now != s.word {
-		if !s.encloses(now) {
+		if !s.encloses(now, joined) {
 			return refused("Close", ErrScope, "this goroutine did not open the scope, or joins it, or has left the call that opened it%s", at(s.site))
 		}
 		inside = endInner(s.word)
@@ -195,9 +195,10 @@ func endInner(word uint64) (first error) {
 	return first
 }
 
-// encloses reports whether s is one of the scopes that enclose the scope identified by word.
-func (s *Scope) encloses(word uint64) bool {
-	for word&joined == 0 {
+// encloses reports whether s is one of the scopes that enclose the scope identified by word, without those beyond a word
+// with one of the bits of until.
+func (s *Scope) encloses(word, until uint64) bool {
+	for word&until == 0 {
 		in := scopeOf(word)
 		if in == nil || in == s {
 			return in == s
@@ -205,17 +206,6 @@ func (s *Scope) encloses(word uint64) bool {
 		word = in.parent
 	}
 	return false
-}
-
-// entered reports whether this goroutine is in s, or has joined it or a scope in it.
-func (s *Scope) entered() bool {
-	for word := cshim.ScopeGet(); ; {
-		in := scopeOf(word)
-		if in == nil || in == s {
-			return in == s
-		}
-		word = in.parent
-	}
 }
 
 // end ends a scope that the thread has left.
@@ -632,7 +622,7 @@ func (s *Scope) moveOut(t *Tensor) bool {
 		return false
 	}
 	in := t.inScope()
-	return (in == s || in != nil && s.encloses(in.word)) && t.moveTo("MoveOut", scopeOf(s.parent)) == nil
+	return (in == s || in != nil && s.encloses(in.word, joined)) && t.moveTo("MoveOut", scopeOf(s.parent)) == nil
 }
 
 // handOver gives errors, or all of s if none are given, to the parent, which may be nil: the caller of TidyAll has them.
