@@ -49,6 +49,7 @@ type course struct {
 	settings map[string]any      // PyTorch's attributes that do not change
 	numbers  map[string]*int     // and those that do
 	floats   map[string]*float64 // likewise
+	least    map[string]float64  // of the floats that are finite
 }
 
 // callUser calls a function of the user without the optimizer's lock, so that it may use the optimizer.
@@ -440,7 +441,8 @@ func (c *course) load(state map[string]any) (commit func(), err error) {
 	}
 	for name, to := range c.floats {
 		n, ok := numberOf(state[name])
-		if !ok || math.IsNaN(n) || name == "T_cur" && (n < -1 || math.IsInf(n, 1)) {
+		least, bounded := c.least[name]
+		if !ok || math.IsNaN(n) || bounded && (n < least || math.IsInf(n, 1)) {
 			return nil, fmt.Errorf("%s is %v: want a number", name, state[name])
 		}
 		todo = append(todo, func() { *to = n })

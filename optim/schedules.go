@@ -473,6 +473,7 @@ func CosineAnnealingWarmRestarts(steps int, opts ...ScheduleOption) Schedule {
 			settings: map[string]any{"T_0": steps, "T_mult": o.mult, "eta_min": o.etaMin},
 			numbers:  map[string]*int{"T_i": &length},
 			floats:   map[string]*float64{"T_cur": &at},
+			least:    map[string]float64{"T_cur": -1},
 			before: func(c *course) {
 				c.count = 0 // as in PyTorch, which does not count these
 				if c.epoch == 0 {
