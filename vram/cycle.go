@@ -77,15 +77,11 @@ func (r sweepResult) finish(requests map[*account]int64) {
 // sweep frees unreachable tensors. The caller holds the sweeper. want is the number of bytes that reclaimers are asked for.
 // If enough is not nil, the sweep ends as soon as enough returns true.
 func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
-	// Allocations of this thread must not wait for the sweep.
-	runtime.LockOSThread()
-	was := cshim.SweepingSet(true)
+	defer markSweeping()()
 	r.began = time.Now()
 	began := r.clock.now()
 	before, handles := liveEverywhere(), liveHandles()
 	defer func() {
-		cshim.SweepingSet(was)
-		runtime.UnlockOSThread()
 		counts.freed.Add(max(0, before-liveEverywhere()))
 		counts.sweeping.Add(int64(time.Since(r.began)))
 		tensors := r.clock.now() - began - r.cost
@@ -130,6 +126,17 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 		until = until.Add(time.Since(start)) // the time is the program's, not the collector's
 	}
 	return r
+}
+
+// markSweeping marks the thread of a goroutine that has locked the sweeper, until end is called: its allocations, and Collect,
+// must not wait for the sweeper.
+func markSweeping() (end func()) {
+	runtime.LockOSThread()
+	was := cshim.SweepingSet(true)
+	return func() {
+		cshim.SweepingSet(was)
+		runtime.UnlockOSThread()
+	}
 }
 
 // maxChain is the number of collections that a sweep runs because cleanup functions have run. Functions that wait for every

@@ -242,6 +242,7 @@ func boundary(backward bool) {
 		if sweeper.last.began.After(start) {
 			depth = None
 		} else {
+			defer markSweeping()() // the policy of vram/plan calls Collect
 			depth, _, requests = ask(backward)
 		}
 	}
