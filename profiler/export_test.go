@@ -165,6 +165,33 @@ func TestProfile(t *testing.T) {
 	}
 }
 
+// TestProfileOfOtherEvents tests that events of a Trace that was read from JSON are at no line of this process.
+func TestProfileOfOtherEvents(t *testing.T) {
+	leak.Check(t)
+	recorded, _ := stepTrace(t)
+	data, err := json.Marshal(recorded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := new(profiler.Trace)
+	if err := json.Unmarshal(data, read); err != nil {
+		t.Fatal(err)
+	}
+	p, err := read.Profile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range p.Sample {
+		for _, l := range s.Location {
+			for _, line := range l.Line {
+				if line.Function.Filename != "" {
+					t.Errorf("%v is at %s:%d", s.Label, line.Function.Filename, line.Line)
+				}
+			}
+		}
+	}
+}
+
 // TestInvalidExports tests that nil writers are errors, and that indices of events that are not there, as after the
 // program has removed some, count as none.
 func TestInvalidExports(t *testing.T) {

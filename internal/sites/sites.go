@@ -92,7 +92,7 @@ func number(skip int) uint32 {
 	id, ok := known.ids[s]
 	if !ok {
 		if known.ids == nil {
-			known.ids = map[stack]uint32{}
+			known.ids, known.stacks = map[stack]uint32{}, make([]stack, 1) // 0 is no site: an Event that a program has made
 		}
 		id = uint32(len(known.stacks))
 		known.ids[s] = id
