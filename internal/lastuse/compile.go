@@ -51,7 +51,31 @@ func runTool(args []string) (int, error) {
 	if err != nil || c == nil {
 		return plain(args)
 	}
+	if c.path == tensorPath {
+		if err := sameFacts(args[c.files:]); err != nil {
+			return 1, err
+		}
+		return plain(args)
+	}
 	return c.run()
+}
+
+// sameFacts returns an error if the sources of package tensor are those of a version of the module whose facts differ from
+// this program's. Functions that newly keep a tensor would be taken for functions that borrow it.
+func sameFacts(sources []string) error {
+	for _, name := range sources {
+		if filepath.Base(name) != "facts_gen.go" {
+			continue
+		}
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if bytes.Contains(data, []byte(strconv.Quote(factsVersion))) {
+			return nil
+		}
+	}
+	return fmt.Errorf("this linstock and the program are of different versions of %s: in the program's module, run: go install %[1]s/cmd/linstock", Module)
 }
 
 // plain runs a command unchanged.
@@ -113,7 +137,7 @@ type compilation struct {
 	renamed  map[string]string // import path in the source to package path
 }
 
-// parseCompile parses the compiler's arguments. It returns nil for a package that is not rewritten.
+// parseCompile parses the compiler's arguments. It returns nil for a package that is not rewritten, except for package tensor.
 func parseCompile(args []string) (*compilation, error) {
 	c := &compilation{args: args, files: len(args), archives: map[string]string{}, renamed: map[string]string{}}
 	for c.files > 1 && strings.HasSuffix(args[c.files-1], ".go") {
@@ -137,7 +161,7 @@ func parseCompile(args []string) (*compilation, error) {
 			return nil, nil
 		}
 	}
-	if c.output == "" || c.config == "" || c.files == len(args) || Core(c.path) {
+	if c.output == "" || c.config == "" || c.files == len(args) || Core(c.path) && c.path != tensorPath {
 		return nil, nil
 	}
 	data, err := os.ReadFile(c.config)

@@ -12,16 +12,12 @@ const Module = "github.com/linstock-ml/linstock"
 
 const tensorPath = Module + "/tensor"
 
-// core are the packages of the library whose facts are in this file's table. They are not rewritten.
-var core = map[string]bool{
-	"tensor": true, "cshim": true, "vram": true, "autograd": true, "nn": true, "optim": true, "data": true, "checkpoint": true,
-	"distributions": true, "distributions/constraints": true,
-}
-
-// Core reports whether the package with the given path is part of the library, which is not rewritten.
+// Core reports whether the package with the given path is part of the library. Such packages are not rewritten, and their
+// facts are in this file's table. Examples and tests are programs that use the library.
 func Core(path string) bool {
 	rest, ok := strings.CutPrefix(path, Module+"/")
-	return ok && (core[rest] || strings.HasPrefix(rest, "internal/") || strings.HasPrefix(rest, "vet"))
+	first, _, _ := strings.Cut(rest, "/")
+	return ok && first != "examples" && first != "tests" && (first == "internal" || !strings.HasSuffix(rest, "_test"))
 }
 
 // retaining are the functions of the library that keep a handle they receive, or return handles that are not
@@ -37,6 +33,11 @@ var retaining = map[string]bool{
 
 	"nn.NewParameter": true, "nn.Parameters": true, "nn.NamedParameters": true, "nn.NamedBuffers": true,
 	"nn.StateDict": true, "nn.CheckpointSequential": true, "nn.Map": true, "nn.NewSequential": true, "nn.GetSubmodule": true,
+}
+
+// calling are functions of other packages that call a function before they return. All others keep what they receive.
+var calling = map[string]bool{
+	"cuda.WithStream": true, "dist.Join": true, "dist.NoSync": true, "profiler.EmitNVTX": true, "profiler.RecordFunction": true,
 }
 
 // aliasing are functions of package nn that may return one of their tensors, with its index among the parameters after the
@@ -179,7 +180,7 @@ func library(fn *types.Func) (fact *Func, ok bool) {
 			return unknownResults(fn, true), true
 		}
 	default:
-		return unknownResults(fn, true), true
+		return unknownResults(fn, !calling[rest+"."+fn.Name()]), true
 	}
 	return f, true
 }

@@ -96,7 +96,7 @@ func slow(ctx context.Context, linstock string) error {
 // the number of tests whose results differ. A test that fails unchanged is an error: it would be equal to one that
 // fails rewritten. The packages of the library are not rewritten; their external test files and the examples are.
 func repository(ctx context.Context, linstock string) (tests, differ int, err error) {
-	packages := []string{"./tensor", "./nn", "./optim", "./autograd", "./data", "./checkpoint", "./examples/..."}
+	packages := []string{"./tensor", "./nn", "./optim", "./autograd", "./data", "./checkpoint", "./profiler", "./serve", "./examples/..."}
 	plain, err := testResults(ctx, "go", append([]string{"test", "-json"}, packages...)...)
 	if err == nil {
 		err = noFailures(plain)
