@@ -156,6 +156,9 @@ func (n *spectralNorm) Forward(originals ...*tensor.Tensor) *tensor.Tensor {
 		}
 		// A later pass changes U and V, which the backward pass of this one needs.
 		u, v := n.U.Clone(), n.V.Clone()
+		if n.old {
+			return w.Div(u.Dot(m.MV(v))) // without conjugation, as in PyTorch
+		}
 		return w.Div(u.VDot(m.MV(v)))
 	})
 }

@@ -822,6 +822,33 @@ func TestSpectralNormOfComplexNumbers(t *testing.T) {
 	}
 }
 
+// TestOldSpectralNormOfComplexNumbers compares the deprecated form with PyTorch's, which divides by u · Wv without a conjugate.
+func TestOldSpectralNormOfComplexNumbers(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		w := tensor.FromSlice([]complex128{1 + 2i, 0.5, 3i, 2 - 1i, -1i, 0.25 + 1i}, []int{3, 2})
+		p := nn.SpectralNorm(&nn.Linear{Weight: nn.NewParameter(w)}, "weight", nn.OldNames())
+		defer nn.Release(p)
+		err := nn.LoadStateDict(p, map[string]*tensor.Tensor{"weight_orig": w,
+			"weight_u": tensor.FromSlice([]complex128{0.6i, 0.8, 0}, nil), "weight_v": tensor.FromSlice([]complex128{0.8, -0.6i}, nil)})
+		if err != nil {
+			return err
+		}
+		nn.Eval(p)
+		m, err := p.Module()
+		if err != nil {
+			return err
+		}
+		golden.Near(t, "the weight", m.(*nn.Linear).Weight.ViewAsReal(), []float64{0.44247787610619477, -1.0816125860373647, -0.17207472959685347,
+			-0.19665683382497542, 1.1799410029498525, -1.0324483775811206, -1.0816125860373647, -0.44247787610619477, -0.39331366764995085,
+			0.34414945919370693, 0.3072763028515241, -0.4424778761061946}, 1e-12, 1e-12)
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // transposes returns another shape.
 type transposes struct{}
 
