@@ -321,6 +321,31 @@ func TestForwardLeavesOnlyItsResult(t *testing.T) {
 	}
 }
 
+// TestPackedWithEmptyIndices tests that empty indices mean the order of the lengths, as nil does.
+func TestPackedWithEmptyIndices(t *testing.T) {
+	leak.Check(t)
+	m := nn.NewGRU(2, 3)
+	defer nn.Release(m)
+	err := tensor.WithScope(func() error {
+		p := nn.PackPaddedSequence(tensor.Ones([]int{4, 2, 2}), []int{4, 2})
+		empty := &nn.PackedSequence{Data: p.Data, BatchSizes: p.BatchSizes, SortedIndices: []int{}, UnsortedIndices: []int{}}
+		x, _ := nn.PadPackedSequence(p)
+		y, lengths := nn.PadPackedSequence(empty)
+		if !slices.Equal(lengths, []int{4, 2}) {
+			t.Errorf("the lengths are %v", lengths)
+		}
+		golden.Near(t, "the sequences", y, data(t, x), 0, 0)
+		h0 := tensor.Ones([]int{1, 2, 3})
+		_, want := m.ForwardPacked(p, h0)
+		_, h := m.ForwardPacked(empty, h0)
+		golden.Near(t, "the state", h, data(t, want), 0, 0)
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestWidthsOfRecurrentLayers tests that errors name the width or the state that does not fit.
 func TestWidthsOfRecurrentLayers(t *testing.T) {
 	leak.Check(t)

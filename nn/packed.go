@@ -17,7 +17,7 @@ type PackedSequence struct {
 	// BatchSizes has the number of sequences that are longer than i at index i.
 	BatchSizes []int
 	// SortedIndices has the index that the sequence at each place had before sorting, and UnsortedIndices is the
-	// inverse. Both are nil if the sequences came in the order of their lengths.
+	// inverse. Both are empty if the sequences came in the order of their lengths.
 	SortedIndices, UnsortedIndices []int
 }
 
@@ -86,9 +86,9 @@ func vector(v []int) *tensor.Tensor {
 	return tensor.FromSlice(v, []int{len(v)}, tensor.Int64, tensor.CPU)
 }
 
-// reorder returns x with its elements along dim at indices, or x itself if indices is nil.
+// reorder returns x with its elements along dim at indices, or x itself if there are no indices.
 func reorder(x *tensor.Tensor, dim int, indices []int) *tensor.Tensor {
-	if indices == nil || x == nil {
+	if len(indices) == 0 || x == nil {
 		return x
 	}
 	return x.IndexSelect(dim, vector(indices).To(x.Device()))
@@ -173,7 +173,7 @@ func PadPackedSequence(p *PackedSequence, opts ...Option) (*tensor.Tensor, []int
 		return reorder(out[0].(*tensor.Tensor), batch, p.UnsortedIndices)
 	})
 	lengths := p.lengths()
-	if p.UnsortedIndices != nil {
+	if len(p.UnsortedIndices) != 0 {
 		sorted := lengths
 		lengths = make([]int, len(sorted))
 		for i, at := range p.UnsortedIndices {
