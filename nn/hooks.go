@@ -341,6 +341,9 @@ func (s *slots) value(v reflect.Value, at string) bool {
 			return false
 		}
 		s.open[key] = true
+		if v.Type() == parametrizedType && v.CanInterface() {
+			return s.parametrized(v.Interface().(*Parametrized), at)
+		}
 		return s.value(v.Elem(), at)
 	case reflect.Struct:
 		plan := planOf(v.Type())
@@ -371,6 +374,19 @@ func (s *slots) value(v reflect.Value, at string) bool {
 			}) || s.value(e.value, at) {
 				return true
 			}
+		}
+	}
+	return false
+}
+
+// parametrized searches p under the names of walker.parametrized and reports whether the search is over.
+func (s *slots) parametrized(p *Parametrized, at string) bool {
+	if s.value(reflect.ValueOf(p.Layer), at) {
+		return true
+	}
+	for _, l := range p.Lists {
+		if l != nil && l.suffixes == nil && s.value(reflect.ValueOf(l.Parametrizations), join(at, "parametrizations."+l.Name)) {
+			return true
 		}
 	}
 	return false

@@ -310,6 +310,31 @@ func TestSetSubmodule(t *testing.T) {
 	}
 }
 
+// TestSubmodulesOfParametrized tests that the submodules of a Parametrized have the names that NamedModules gives them.
+func TestSubmodulesOfParametrized(t *testing.T) {
+	leak.Check(t)
+	mha := nn.NewMultiheadAttention(4, 2)
+	m := nn.NewSequential(nn.WeightNorm(mha, "in_proj_weight"), nn.RegisterParametrization(nn.NewLinear(4, 4), "weight", &scaled{}))
+	defer nn.Release(m)
+	old, proj := mha.OutProj, nn.NewLinear(4, 4)
+	defer nn.Release(proj)
+	if err := nn.SetSubmodule(m, "0.out_proj", proj); err != nil || mha.OutProj != proj {
+		t.Errorf("a part of the layer: %v", err)
+	}
+	if err := nn.SetSubmodule(m.Layers[0], "out_proj", old); err != nil || mha.OutProj != old {
+		t.Errorf("a part of the layer of a Parametrized alone: %v", err)
+	}
+	other := &scaled{}
+	if err := nn.SetSubmodule(m, "1.parametrizations.weight.0", other); err != nil || m.Layers[1].(*nn.Parametrized).Lists[0].Parametrizations[0] != nn.Parametrization(other) {
+		t.Errorf("a parametrization: %v", err)
+	}
+	for _, name := range []string{"0.layer", "0.layer.out_proj", "1.lists.0.parametrizations.0", "1.parametrizations.weight.0"} {
+		if err := nn.SetSubmodule(m, name, proj); err == nil {
+			t.Errorf("%s can be a %T", name, proj)
+		}
+	}
+}
+
 // decoding is a decoder layer whose memory is its input.
 type decoding struct{ *nn.TransformerDecoderLayer }
 
