@@ -2,6 +2,7 @@ package nn_test
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -112,6 +113,40 @@ func TestAssign(t *testing.T) {
 			t.Errorf("%v, %v", v, err)
 		}
 		return loss.Backward()
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// The masks of pruning and the vectors of the deprecated form can be assigned.
+func TestAssignParametrized(t *testing.T) {
+	leak.Check(t)
+	pruned, spectral := nn.PruneIdentity(nn.NewLinear(2, 2), "weight"), nn.SpectralNorm(nn.NewLinear(2, 3), "weight", nn.OldNames())
+	m := nn.NewSequential(pruned, spectral)
+	defer func() { nn.Release(m) }()
+	old := nn.NamedBuffers(m)
+	defer func() {
+		for _, n := range old {
+			n.Tensor.Release()
+		}
+	}()
+	if err := tensor.WithScope(func() error {
+		state := map[string]*tensor.Tensor{"0.weight_mask": tensor.Eye(2), "1.weight_u": tensor.Ones([]int{3}), "1.weight_v": tensor.Ones([]int{2})}
+		var r nn.LoadReport
+		if err := nn.LoadStateDict(m, state, nn.Strict(false), nn.Assign(true), nn.Report(&r)); err != nil || len(r.Loaded) != 3 {
+			return fmt.Errorf("loaded %v: %w", r.Loaded, err)
+		}
+		now := nn.StateDict(m).Map()
+		for name, src := range state {
+			if !now[name].SharesStorage(src) {
+				t.Errorf("%s is not the state's", name)
+			}
+		}
+		state["0.weight_orig"] = tensor.Ones([]int{2, 2})
+		if err := nn.LoadStateDict(m, state, nn.Strict(false), nn.Assign(true)); err == nil || nn.StateDict(m).Map()["0.weight_mask"] != now["0.weight_mask"] {
+			t.Errorf("an original: %v", err)
+		}
+		return nil
 	}); err != nil {
 		t.Error(err)
 	}

@@ -708,15 +708,18 @@ func (w *walker) oldParts(l *ParametrizationList, name string) {
 	if l.suffixes == nil {
 		return
 	}
-	tensors, named := w.tensor, w.named
+	tensors, places, named := w.tensor, w.place, w.named
 	if tensors != nil {
 		w.tensor = func(suffix string, t *tensor.Tensor, r role) { tensors(join(name, l.Name+suffix), t, r) }
+	}
+	if places != nil {
+		w.place = func(suffix string, v reflect.Value) { places(join(name, l.Name+suffix), v) }
 	}
 	w.named = nil
 	for _, part := range l.Parametrizations {
 		w.value(reflect.ValueOf(part), "", parameter)
 	}
-	w.tensor, w.named = tensors, named
+	w.tensor, w.place, w.named = tensors, places, named
 }
 
 // original returns the name of an original.
