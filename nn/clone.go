@@ -100,6 +100,7 @@ func (c *cloner) value(v reflect.Value) reflect.Value {
 		c.fill(out.Elem(), v.Elem())
 		if l, ok := out.Interface().(*ParametrizationList); ok {
 			l.standIn, l.caching, l.cached = c.tensor(l.standIn), 0, [3]*tensor.Tensor{}
+			markStandIn(l.standIn)
 		}
 		return out
 	case reflect.Slice:

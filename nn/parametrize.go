@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
+	"weak"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/refuse"
@@ -67,6 +69,25 @@ type ParametrizationList struct {
 
 func (l *ParametrizationList) lock() sync.Locker { return &l.mu }
 
+// standIns has the stand-ins of all lists, as weak pointers: a frozen parameter on the meta device looks like one.
+var standIns sync.Map
+
+// markStandIn records that t, which may be nil, is a stand-in.
+func markStandIn(t *tensor.Tensor) {
+	if t == nil {
+		return
+	}
+	at := weak.Make(t)
+	if _, again := standIns.LoadOrStore(at, true); !again {
+		runtime.AddCleanup(t, standIns.Delete, any(at))
+	}
+}
+
+func isStandIn(t *tensor.Tensor) bool {
+	_, ok := standIns.Load(weak.Make(t))
+	return ok
+}
+
 // place is where a struct holds a tensor: a field, or an element of a ParameterDict.
 type place struct {
 	index []int
@@ -75,20 +96,27 @@ type place struct {
 
 // find returns the place of the tensor with the given name among a struct's own tensors.
 func find(v reflect.Value, name string) (place, *tensor.Tensor, role, bool) {
+	return findFunc(v, func(n string, _ *tensor.Tensor) bool { return n == name })
+}
+
+// findFunc returns the place of the first of a struct's own tensors that match accepts.
+func findFunc(v reflect.Value, match func(name string, t *tensor.Tensor) bool) (place, *tensor.Tensor, role, bool) {
 	plan := planOf(v.Type())
 	for i := range plan.walked {
 		f := &plan.walked[i]
 		part := v.Field(f.index)
 		switch {
-		case f.name == name && part.Type() == tensorType && part.CanSet():
-			return place{[]int{f.index}, -1}, part.Interface().(*tensor.Tensor), f.role, true
+		case part.Type() == tensorType && part.CanSet():
+			if t := part.Interface().(*tensor.Tensor); match(f.name, t) {
+				return place{[]int{f.index}, -1}, t, f.role, true
+			}
 		case f.name == "" && part.Type() == reflect.TypeFor[ParameterDict]() && part.CanSet():
 			dict := part.Interface().(ParameterDict)
-			if k := slices.IndexFunc(dict, func(n Named) bool { return n.Name == name }); k >= 0 {
+			if k := slices.IndexFunc(dict, func(n Named) bool { return match(n.Name, n.Tensor) }); k >= 0 {
 				return place{[]int{f.index}, k}, dict[k].Tensor, f.role, true
 			}
 		case f.name == "" && part.Kind() == reflect.Struct:
-			if at, t, r, ok := find(part, name); ok {
+			if at, t, r, ok := findFunc(part, match); ok {
 				at.index = append([]int{f.index}, at.index...)
 				return at, t, r, true
 			}
@@ -174,6 +202,7 @@ func parametrize(op string, layer Layer, name string, p Parametrization, suffixe
 		outer = &Parametrized{Layer: layer}
 	}
 	list.at, _, _, _ = find(v.Elem(), name)
+	markStandIn(list.standIn)
 	list.at.put(v.Elem(), list.standIn)
 	outer.Lists = append(outer.Lists, list)
 	return outer
@@ -209,9 +238,13 @@ func parametrizable(op string, layer Layer, name string) (*tensor.Tensor, *Param
 		if err := refuse.Unusable(op, n.Name, n.Tensor); err != nil {
 			return nil, nil, err
 		}
-		if !inside && n.Tensor.Device() == tensor.Meta && !n.Tensor.RequiresGrad() {
-			return nil, nil, refuse.Error(op, tensor.ErrArgument, "%s of the %T is parametrized already: pass the Parametrized around it", n.Name, layer)
-		}
+	}
+	if inside {
+		return w, nil, nil
+	}
+	var taken string
+	if _, _, _, ok := findFunc(v.Elem(), func(n string, t *tensor.Tensor) bool { taken = n; return isStandIn(t) }); ok {
+		return nil, nil, refuse.Error(op, tensor.ErrArgument, "%s of the %T is parametrized already: pass the Parametrized around it", taken, layer)
 	}
 	return w, nil, nil
 }

@@ -849,6 +849,61 @@ func TestOldSpectralNormOfComplexNumbers(t *testing.T) {
 	}
 }
 
+// gated is a module with a parameter beside a layer.
+type gated struct {
+	Gamma *tensor.Tensor
+	Fc    *nn.Linear
+}
+
+func (g *gated) Forward(x *tensor.Tensor) *tensor.Tensor { return g.Fc.Forward(x).Mul(g.Gamma) }
+
+// TestPruneALayerAndItsPart tests that both can be pruned together, in either order.
+func TestPruneALayerAndItsPart(t *testing.T) {
+	leak.Check(t)
+	for _, reversed := range []bool{false, true} {
+		g := &gated{nn.NewParameter(tensor.Full([]int{2}, 4.0)), nn.NewLinear(2, 2)}
+		targets := []nn.PruneTarget{{Layer: g.Fc, Name: "weight"}, {Layer: g, Name: "gamma"}}
+		if reversed {
+			slices.Reverse(targets)
+		}
+		out, err := nn.PruneGlobalUnstructured(targets, nn.PruneL1, nn.Fraction(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nn.Release(out)
+		for _, p := range out {
+			for _, b := range nn.NamedBuffers(p) {
+				golden.Near(t, b.Name, b.Tensor, make([]float64, b.Tensor.Numel()), 0, 0)
+			}
+		}
+	}
+}
+
+// TestParametrizeOnTheMetaDevice tests layers with tensors on the meta device that are not trained.
+func TestParametrizeOnTheMetaDevice(t *testing.T) {
+	leak.Check(t)
+	frozen := nn.NewLinear(2, 2, nn.Device(tensor.Meta))
+	frozen.Weight.RequiresGrad_(false)
+	frozen.Bias.RequiresGrad_(false)
+	for what, p := range map[string]*nn.Parametrized{
+		"a buffer":           nn.PruneIdentity(nn.NewBatchNorm1d(4, nn.Device(tensor.Meta)), "weight"),
+		"a frozen parameter": nn.PruneIdentity(frozen, "weight"),
+	} {
+		if err := p.Err(); err != nil {
+			t.Errorf("%s: %v", what, err)
+			continue
+		}
+		defer nn.Release(p)
+		c := nn.Clone(p)
+		defer nn.Release(c)
+		for _, layer := range []nn.Layer{p.Layer, c.Layer} {
+			if err := nn.PruneIdentity(layer, p.Lists[0].Name).Err(); err == nil || !strings.Contains(err.Error(), "parametrized already") {
+				t.Errorf("%s: the layer in a Parametrized: %v", what, err)
+			}
+		}
+	}
+}
+
 // transposes returns another shape.
 type transposes struct{}
 
