@@ -31,6 +31,14 @@ func (p *pruned) Forward(originals ...*tensor.Tensor) *tensor.Tensor {
 	return tidy(func(*tensor.Scope) *tensor.Tensor { return p.Mask.To(originals[0].DType()).Mul(originals[0]) })
 }
 
+// pruned returns the pruning of l if l has nothing else, or nil.
+func (l *ParametrizationList) pruned() (p *pruned) {
+	if l != nil && len(l.Originals) == 1 && len(l.Parametrizations) == 1 {
+		p, _ = l.Parametrizations[0].(*pruned)
+	}
+	return p
+}
+
 // PruneAmount is how much is pruned: Fraction or Count.
 type PruneAmount struct {
 	n        int
@@ -73,11 +81,8 @@ func prune(op string, layer Layer, name string, opts []Option, f method) *Parame
 	if err != nil {
 		return fail(err)
 	}
-	var now *pruned
+	now := l.pruned()
 	if l != nil {
-		if len(l.Parametrizations) == 1 {
-			now, _ = l.Parametrizations[0].(*pruned)
-		}
 		if now == nil {
 			return fail(refuse.Error(op, tensor.ErrArgument, "%q is parametrized already", name))
 		}
@@ -293,8 +298,9 @@ const (
 	PruneRandom                    // elements at random
 )
 
-// PruneGlobalUnstructured prunes elements of all targets together, as if they were one parameter, and returns a Parametrized
-// for each in the order of targets. PyTorch: torch.nn.utils.prune.global_unstructured.
+// PruneGlobalUnstructured prunes elements of all targets together, as if they were one parameter, and returns a
+// Parametrized for each in the order of targets. On failure all targets are unchanged. PyTorch:
+// torch.nn.utils.prune.global_unstructured.
 func PruneGlobalUnstructured(targets []PruneTarget, how PruneMethod, amount PruneAmount) ([]*Parametrized, error) {
 	const op = "PruneGlobalUnstructured"
 	choose := smallElements(op, amount)
@@ -308,7 +314,15 @@ func PruneGlobalUnstructured(targets []PruneTarget, how PruneMethod, amount Prun
 	}
 	out := make([]*Parametrized, len(targets))
 	err := tensor.WithScope(func() error {
-		return autograd.NoGrad(func() error {
+		return autograd.NoGrad(func() (err error) {
+			var undo []func()
+			defer func() {
+				if err != nil {
+					for _, f := range slices.Backward(undo) {
+						f()
+					}
+				}
+			}()
 			var scores, masks []*tensor.Tensor
 			shapes := make([][]int, len(targets))
 			for i, t := range targets {
@@ -330,11 +344,11 @@ func PruneGlobalUnstructured(targets []PruneTarget, how PruneMethod, amount Prun
 				if p := around[layer]; p != nil {
 					layer = p
 				}
-				out[i] = PruneCustomFromMask(layer, t.Name, mask.Narrow(0, at, n).Reshape(shapes[i]...))
-				if out[i].err != nil {
-					return out[i].err
+				p, back := pruneByMask(layer, t.Name, mask.Narrow(0, at, n).Reshape(shapes[i]...))
+				if p.err != nil {
+					return p.err
 				}
-				around[t.Layer] = out[i]
+				out[i], around[t.Layer], undo = p, p, append(undo, back)
 				at += n
 			}
 			return nil
@@ -346,6 +360,26 @@ func PruneGlobalUnstructured(targets []PruneTarget, how PruneMethod, amount Prun
 	return out, nil
 }
 
+// pruneByMask is PruneCustomFromMask, and returns a function that undoes it while the current scope is open.
+func pruneByMask(layer Layer, name string, mask *tensor.Tensor) (*Parametrized, func()) {
+	var now *pruned
+	if p, ok := layer.(*Parametrized); ok {
+		now = p.list(name).pruned()
+	}
+	if now == nil {
+		p := PruneCustomFromMask(layer, name, mask)
+		return p, func() { _, _ = RemoveParametrizations(p, name, false) }
+	}
+	old := now.Mask.Alias()
+	if err := old.Err(); err != nil {
+		return &Parametrized{err: err}, nil
+	}
+	return PruneCustomFromMask(layer, name, mask), func() {
+		now.Mask.Release()
+		now.Mask = old.Keep()
+	}
+}
+
 // state returns the scores and the mask of a target.
 func (t PruneTarget) state(op string) (scores, mask *tensor.Tensor, err error) {
 	w, l, err := parametrizable(op, t.Layer, t.Name)
@@ -355,8 +389,8 @@ func (t PruneTarget) state(op string) (scores, mask *tensor.Tensor, err error) {
 	if l == nil {
 		scores, mask = w.Detach(), w.OnesLike()
 	} else {
-		p, ok := l.Parametrizations[0].(*pruned)
-		if !ok {
+		p := l.pruned()
+		if p == nil {
 			return nil, nil, refuse.Error(op, tensor.ErrArgument, "%q is parametrized already", t.Name)
 		}
 		scores, mask = p.Forward(l.Originals...), p.Mask

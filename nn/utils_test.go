@@ -822,7 +822,8 @@ func TestSpectralNormOfComplexNumbers(t *testing.T) {
 	}
 }
 
-// TestOldSpectralNormOfComplexNumbers compares the deprecated form with PyTorch's, which divides by u · Wv without a conjugate.
+// TestOldSpectralNormOfComplexNumbers compares the deprecated form with PyTorch's, which divides by u · Wv without
+// conjugation.
 func TestOldSpectralNormOfComplexNumbers(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
@@ -876,6 +877,47 @@ func TestPruneALayerAndItsPart(t *testing.T) {
 				golden.Near(t, b.Name, b.Tensor, make([]float64, b.Tensor.Numel()), 0, 0)
 			}
 		}
+	}
+}
+
+// widened is a layer with another's parameters among its own.
+type widened struct{ nn.Linear }
+
+// TestPruneAllOrNothing tests that targets stay as they were if a later one cannot be pruned.
+func TestPruneAllOrNothing(t *testing.T) {
+	leak.Check(t)
+	a, b, c := nn.NewLinear(2, 2), nn.NewLinear(2, 2), nn.SpectralNorm(nn.NewLinear(2, 2), "weight")
+	p := nn.PruneL1Unstructured(a, "weight", nn.Count(1))
+	l := nn.NewLinear(2, 2)
+	w := &widened{nn.Linear{Weight: l.Weight, Bias: l.Bias}}
+	all := []any{p, b, c, w}
+	defer func() { nn.Release(all) }()
+	mask := data(t, nn.NamedBuffers(p)[0].Tensor)
+	names := func() (s []string) {
+		for _, n := range nn.StateDict(all) {
+			s = append(s, n.Name)
+		}
+		return s
+	}
+	before, weights := names(), []*tensor.Tensor{b.Weight, l.Weight}
+	// The last target is refused: its layer is in the one before it, whose weight is pruned by then.
+	targets := []nn.PruneTarget{{Layer: p, Name: "weight"}, {Layer: b, Name: "weight"}, {Layer: p, Name: "bias"}, {Layer: b, Name: "weight"},
+		{Layer: c, Name: "bias"}, {Layer: w, Name: "weight"}, {Layer: &w.Linear, Name: "bias"}}
+	if out, err := nn.PruneGlobalUnstructured(targets, nn.PruneL1, nn.Fraction(1)); out != nil || err == nil || !strings.Contains(err.Error(), "parametrized already") {
+		t.Fatalf("%v, %v", out, err)
+	}
+	if after := names(); !slices.Equal(after, before) || b.Weight != weights[0] || w.Weight != weights[1] {
+		t.Errorf("the state is %v, was %v", after, before)
+	}
+	golden.Near(t, "the mask", nn.NamedBuffers(p)[0].Tensor, mask, 0, 0)
+	for _, m := range all {
+		if err := tensor.WithScope(func() error { return m.(nn.Layer).Forward(tensor.Ones([]int{1, 2})).Err() }); err != nil {
+			t.Errorf("%T: %v", m, err)
+		}
+	}
+	empty := &nn.Parametrized{Layer: a, Lists: []*nn.ParametrizationList{{Name: "bias"}}}
+	if _, err := nn.PruneGlobalUnstructured([]nn.PruneTarget{{Layer: empty, Name: "bias"}}, nn.PruneL1, nn.Count(1)); !errors.Is(err, tensor.ErrArgument) {
+		t.Errorf("an empty list: %v", err)
 	}
 }
 
