@@ -515,8 +515,11 @@ func (b *Base) checkValue(method string, v *tensor.Tensor) error {
 			return refuse.Error(op, tensor.ErrArgument, "value of shape %v cannot be broadcast with batch shape + event shape %v", shape, want)
 		}
 	}
+	if !b.validate {
+		return nil
+	}
 	c := b.Support()
-	if !b.validate || c == nil || constraints.IsDependent(c) {
+	if c == nil || constraints.IsDependent(c) {
 		return nil
 	}
 	ok, err := valid(c, v)

@@ -751,3 +751,31 @@ func TestConstraintTexts(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestConstraintTextsFollowBounds tests that a constraint reads its bounds when it is printed, not when it is made.
+func TestConstraintTextsFollowBounds(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		low := tensor.FromScalar(0.0)
+		made := map[string]constraints.Constraint{
+			"GreaterThan(lower_bound=1.5)":                                       constraints.GreaterThan(low),
+			"IntegerInterval(lower_bound=1.5, upper_bound=3)":                    constraints.IntegerInterval(low, 3),
+			"IndependentConstraint(GreaterThanEq(lower_bound=1.5), 1)":           constraints.Independent(constraints.GreaterThanEq(low), 1),
+			"MixtureSameFamilyConstraint(LessThan(upper_bound=1.5))":             constraints.MixtureSameFamily(constraints.LessThan(low)),
+			"HalfOpenInterval(lower_bound=1.5, upper_bound=1.5)":                 constraints.HalfOpenInterval(low, low),
+			"IndependentConstraint(Interval(lower_bound=1.5, upper_bound=2), 2)": constraints.Independent(constraints.Interval(low, 2), 2),
+		}
+		if err := low.Fill_(1.5).Err(); err != nil {
+			return err
+		}
+		for want, c := range made {
+			if c.String() != want {
+				t.Errorf("%v, want %s", c, want)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

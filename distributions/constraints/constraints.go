@@ -31,7 +31,8 @@ type Constraint interface {
 // region implements Constraint.
 type region struct {
 	kind     Kind
-	text     string
+	text     string        // how it prints
+	format   func() string // returns how it prints, where that depends on bounds or parts; it may wait for the device
 	event    int
 	discrete bool
 	bounds   [2]any
@@ -119,8 +120,11 @@ func (r *region) IsDiscrete() bool { return r != nil && r.discrete }
 
 // String implements Constraint.
 func (r *region) String() string {
-	if r == nil {
+	switch {
+	case r == nil:
 		return "Dependent()"
+	case r.format != nil:
+		return r.format()
 	}
 	return r.text
 }
@@ -208,14 +212,17 @@ func integerGreaterThan(low int) Constraint {
 
 // bounded returns the constraint of a name in PyTorch and two bounds, numbers or tensors.
 func bounded(kind Kind, name string, lower, upper any, check func(v *tensor.Tensor) *tensor.Tensor) *region {
-	var args []string
-	if lower != nil {
-		args = append(args, "lower_bound="+show(lower))
+	format := func() string {
+		var args []string
+		if lower != nil {
+			args = append(args, "lower_bound="+show(lower))
+		}
+		if upper != nil {
+			args = append(args, "upper_bound="+show(upper))
+		}
+		return name + "(" + strings.Join(args, ", ") + ")"
 	}
-	if upper != nil {
-		args = append(args, "upper_bound="+show(upper))
-	}
-	return &region{kind: kind, text: name + "(" + strings.Join(args, ", ") + ")", bounds: [2]any{lower, upper}, check: check}
+	return &region{kind: kind, format: format, bounds: [2]any{lower, upper}, check: check}
 }
 
 // GreaterThan allows numbers greater than lower, a number or a tensor. PyTorch: greater_than.
@@ -334,7 +341,8 @@ func Independent(base Constraint, n int) Constraint {
 	if base == nil || n < 0 {
 		return invalid(fmt.Sprintf("Independent(%v, %d)", base, n))
 	}
-	return &region{kind: KindIndependent, text: fmt.Sprintf("IndependentConstraint(%v, %d)", base, n), event: base.EventDim() + n, discrete: base.IsDiscrete(),
+	format := func() string { return fmt.Sprintf("IndependentConstraint(%v, %d)", base, n) }
+	return &region{kind: KindIndependent, format: format, event: base.EventDim() + n, discrete: base.IsDiscrete(),
 		parts: []Constraint{base}, dim: n, check: func(v *tensor.Tensor) *tensor.Tensor {
 			each := base.Check(v)
 			if each.Err() != nil || each.Dim() < n {
@@ -358,7 +366,8 @@ func MixtureSameFamily(base Constraint) Constraint {
 		return invalid("MixtureSameFamily(nil)")
 	}
 	event := base.EventDim()
-	return &region{kind: KindMixtureSameFamily, text: fmt.Sprintf("MixtureSameFamilyConstraint(%v)", base), event: event, discrete: base.IsDiscrete(),
+	format := func() string { return fmt.Sprintf("MixtureSameFamilyConstraint(%v)", base) }
+	return &region{kind: KindMixtureSameFamily, format: format, event: event, discrete: base.IsDiscrete(),
 		parts: []Constraint{base}, check: func(v *tensor.Tensor) *tensor.Tensor {
 			each := base.Check(v.Unsqueeze(-1 - event))
 			return all(each, each.Dim()-(v.Dim()-event))

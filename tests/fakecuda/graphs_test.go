@@ -10,6 +10,7 @@ import (
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/cuda"
+	"github.com/linstock-ml/linstock/distributions"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -19,7 +20,7 @@ func init() {
 	for name, f := range map[string]func(*Control) error{
 		"dropped": dropped, "casts": casts, "stale": stale, "drawn": drawn, "unmapped": unmapped,
 		"waits": waits, "broken": broken, "alongside": alongside, "assigned": assigned,
-		"seeds": seeds, "exclusive": exclusive, "workspaces": workspaces, "emptied": emptied,
+		"seeds": seeds, "exclusive": exclusive, "workspaces": workspaces, "emptied": emptied, "densities": densities,
 	} {
 		scenarios[name] = f
 	}
@@ -31,6 +32,7 @@ func TestCaptureAfterEagerStep(t *testing.T)    { run(t, "stale", 1, 1<<30) }
 func TestRandomNumbersOfTwoGraphs(t *testing.T) { run(t, "drawn", 1, 1<<30) }
 func TestCaptureRefusesWaits(t *testing.T)      { run(t, "waits", 1, 1<<30) }
 func TestCaptureOfAssignments(t *testing.T)     { run(t, "assigned", 1, 1<<30) }
+func TestCaptureOfDensities(t *testing.T)       { run(t, "densities", 1, 1<<30) }
 func TestFreesInBrokenCapture(t *testing.T)     { run(t, "broken", 1, 1<<30) }
 func TestFreesBesideCapture(t *testing.T)       { run(t, "alongside", 1, 1<<30) }
 func TestReplaysWithSeedsInTurn(t *testing.T)   { run(t, "seeds", 1, 1<<30) }
@@ -412,6 +414,35 @@ func assigned(*Control) error {
 			err = errors.Join(err, g.Replay(), g.Close())
 		}
 		if err := errors.Join(err, c.x.SetIndex(c.idx, c.value)); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// densities: LogProb and CDF do not wait for the device if ValidateArgs is false, though parameters bound the support.
+func densities(*Control) error {
+	d := tensor.CUDA(0)
+	scope, err := tensor.NewScope()
+	if err != nil {
+		return err
+	}
+	defer scope.Close()
+	zero, one, x := tensor.Zeros(nil, d), tensor.Ones(nil, d), tensor.Full(nil, 0.5, d)
+	off := distributions.ValidateArgs(false)
+	uniform := distributions.NewUniform(zero, one, off)
+	for name, f := range map[string]func() *tensor.Tensor{
+		"Uniform.LogProb":      func() *tensor.Tensor { return uniform.LogProb(x) },
+		"Uniform.CDF":          func() *tensor.Tensor { return uniform.CDF(x) },
+		"a transform":          func() *tensor.Tensor { return distributions.NewCumulativeDistributionTransform(uniform).Forward(x) },
+		"Independent, Uniform": func() *tensor.Tensor { return distributions.NewIndependent(uniform, 0).LogProb(x) },
+		"Kumaraswamy":          func() *tensor.Tensor { return distributions.NewKumaraswamy(one, one, off).LogProb(x) },
+		"Pareto":               func() *tensor.Tensor { return distributions.NewPareto(one, one, off).LogProb(x) },
+		"Binomial":             func() *tensor.Tensor { return distributions.NewBinomial(one, distributions.Probs(x), off).LogProb(x) },
+		"GeneralizedPareto":    func() *tensor.Tensor { return distributions.NewGeneralizedPareto(zero, one, one, off).LogProb(x) },
+	} {
+		g, err := cuda.Capture(d, func() error { return tensor.WithScope(func() error { return f().Err() }) })
+		if err := errors.Join(err, g.Replay(), g.Close()); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
