@@ -177,6 +177,34 @@ func TestDTypeOfLogProb(t *testing.T) {
 	}
 }
 
+// TestParametersOfTwoDTypes tests that LogProb of Gamma rounds a value to the dtype of the rate, and that draws of
+// FisherSnedecor are at least the least positive number of df2's dtype, as in PyTorch.
+func TestParametersOfTwoDTypes(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		two := func(d tensor.DType) *tensor.Tensor { return tensor.Full([]int{2}, 2.0, d) }
+		x, one := tensor.FromSlice([]float64{1e-50, 0.1}, nil), tensor.Ones([]int{2}, tensor.Float64)
+		for what, c := range map[string]struct {
+			got  *tensor.Tensor
+			want []float64
+		}{
+			"Gamma, a rate of float64":        {distributions.NewGamma(two(tensor.Float32), one).LogProb(x), []float64{-115.12925464970229, -2.4025850929940455}},
+			"Gamma, a rate of float32":        {distributions.NewGamma(two(tensor.Float64), one.To(tensor.Float32)).LogProb(x.Narrow(0, 1, 1)), []float64{-2.402585079583001, -2.402585079583001}},
+			"InverseGamma, a rate of float64": {distributions.NewInverseGamma(two(tensor.Float32), one).LogProb(x.Reciprocal()), []float64{-345.3877639491069, -7.007755278982137}},
+		} {
+			golden.Near(t, what, c.got, c.want, 0, 1e-14)
+		}
+		y := distributions.NewFisherSnedecor(tensor.Full([]int{64}, 0.001, tensor.Float64), tensor.Full([]int{64}, 2.0)).Sample()
+		if v, err := y.Min().Item(); v < 0x1p-126 || err != nil {
+			t.Errorf("FisherSnedecor, a df2 of float32: the least draw is %v, %v", v, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestStudentTVarianceGradients tests the gradients of a variance that is infinite or undefined, which are PyTorch's: 0.
 func TestStudentTVarianceGradients(t *testing.T) {
 	leak.Check(t)

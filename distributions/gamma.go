@@ -52,7 +52,7 @@ func gammaRSample(b *Base, sample []int) *tensor.Tensor {
 }
 
 func gammaLogProb(b *Base, v *tensor.Tensor) *tensor.Tensor {
-	v = v.To(b.dtype(), b.p[1].Device())
+	v = v.To(b.p[1].DType(), b.p[1].Device())
 	first, power := b.p[0].XLogY(b.p[1]), b.p[0].Sub(1)
 	second := free.After(power.XLogY(v), power)
 	sum := free.After(first.Add(second), first, second)
@@ -329,9 +329,10 @@ var fisherSnedecorKind = &kind{
 		return df2.Pow(2).Mul(2).Mul(b.p[0].Add(df2).Sub(2)).Div(b.p[0].Mul(df2.Sub(2).Pow(2)).Mul(df2.Sub(4)))
 	},
 	rsample: func(b *Base, sample []int) *tensor.Tensor {
-		shape, tiny := b.extended(sample), limits(b.dtype()).tiny
+		shape := b.extended(sample)
 		x1 := sampleGamma(b.p[0].Mul(0.5), b.p[0], shape)
 		x2 := sampleGamma(b.p[1].Mul(0.5), b.p[1], shape)
+		tiny := limits(x2.DType()).tiny
 		return x1.Div(x2.ClampMin(tiny)).ClampMin(tiny)
 	},
 	logProb: func(b *Base, v *tensor.Tensor) *tensor.Tensor {
