@@ -31,7 +31,7 @@ func (b *Base) either(s settings, others ...any) error {
 	}
 	b.p[at] = ts[0]
 	for i, t := range ts[1:] {
-		b.p[2+i] = t.To(ts[0].DType())
+		b.p[2+i] = t.To(ts[0].DType(), ts[0].Device())
 	}
 	b.batch = ts[0].Shape()
 	return b.float()

@@ -205,6 +205,32 @@ func TestParametersOfTwoDTypes(t *testing.T) {
 	}
 }
 
+// TestDevices tests that the total count and a value of Gamma are moved to the device of the parameters, as in PyTorch.
+// tests/fakecuda has HalfCauchy, which lacks an operator on the meta device.
+func TestDevices(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		here := tensor.Full([]int{2}, 3.0)
+		there := tensor.Full([]int{2}, 0.5, tensor.Meta)
+		off := distributions.ValidateArgs(false)
+		binomial := distributions.NewBinomial(here, distributions.Probs(there), off)
+		negative := distributions.NewNegativeBinomial(here, distributions.Logits(there), off)
+		for what, got := range map[string]*tensor.Tensor{
+			"TotalCount of Binomial": binomial.TotalCount(), "Mean of Binomial": binomial.Mean(),
+			"TotalCount of NegativeBinomial": negative.TotalCount(), "Mean of NegativeBinomial": negative.Mean(),
+			"LogProb of Gamma": distributions.NewGamma(there, there, off).LogProb(here),
+		} {
+			if err := got.Err(); err != nil || got.Device() != tensor.Meta {
+				t.Errorf("%s: device %v, %v", what, got.Device(), err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestStudentTVarianceGradients tests the gradients of a variance that is infinite or undefined, which are PyTorch's: 0.
 func TestStudentTVarianceGradients(t *testing.T) {
 	leak.Check(t)

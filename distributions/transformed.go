@@ -388,7 +388,9 @@ var halfCauchyKind = func() *kind {
 	k.mean = func(b *Base) *tensor.Tensor { return b.filled(math.Inf(1)) }
 	k.variance = ofInner(Distribution.Variance)
 	logProb := k.logProb
-	k.logProb = func(b *Base, v *tensor.Tensor) *tensor.Tensor { return logProb(b, v.To(b.dtype())) } // only here, as in PyTorch
+	k.logProb = func(b *Base, v *tensor.Tensor) *tensor.Tensor {
+		return logProb(b, v.To(b.p[0].DType(), b.p[0].Device())) // only here, as in PyTorch
+	}
 	return k
 }()
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/distributions"
 	"github.com/linstock-ml/linstock/internal/reclaim"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
@@ -36,7 +37,7 @@ var scenarios = map[string]func(*Control) error{
 	"threads": threads, "fragments": fragments, "capturing": capturing, "checkpoint": recompute,
 	"rank": rank, "options": options, "settings": settings, "losing": losing, "split": split, "threshold": threshold, "generators": generators, "elsewhere": elsewhere, "forked": forked,
 	"numbers": numbers, "besides": besides, "beginning": beginning, "indices": indices, "occupied": occupied, "unsampled": unsampled, "refused": refused,
-	"lacking": lacking,
+	"lacking": lacking, "moved": moved,
 }
 
 func TestMain(m *testing.M) {
@@ -108,6 +109,7 @@ func run(t *testing.T, name string, devices int, capacity int64, extra ...string
 func TestDevices(t *testing.T)  { run(t, "devices", 3, 1<<30) }
 func TestNumbers(t *testing.T)  { run(t, "numbers", 1, 1<<30) }
 func TestIndices(t *testing.T)  { run(t, "indices", 1, 1<<30) }
+func TestMoved(t *testing.T)    { run(t, "moved", 1, 1<<30) }
 func TestTraining(t *testing.T) { run(t, "train", 2, 1<<30) }
 func TestExpandable(t *testing.T) {
 	run(t, "expandable", 2, 1<<30, "PYTORCH_ALLOC_CONF=expandable_segments:True")
@@ -321,6 +323,24 @@ func numbers(*Control) error {
 	} {
 		if err := c.got.Err(); err != nil || c.got.DType() != c.want || c.got.Device() != d {
 			return fmt.Errorf("%s: %v on %v, %w", c.what, c.got.DType(), c.got.Device(), err)
+		}
+	}
+	return nil
+}
+
+// moved: distributions move a total count and a value to the device of their parameters where PyTorch's do.
+func moved(*Control) error {
+	d := tensor.CUDA(0)
+	here, there := tensor.Full([]int{2}, 3.0), tensor.Full([]int{2}, 0.5, d)
+	off := distributions.ValidateArgs(false)
+	for what, got := range map[string]*tensor.Tensor{
+		"Binomial":         distributions.NewBinomial(here, distributions.Probs(there), off).Mean(),
+		"NegativeBinomial": distributions.NewNegativeBinomial(here, distributions.Logits(there), off).Mean(),
+		"HalfCauchy":       distributions.NewHalfCauchy(there, off).LogProb(here),
+		"Gamma":            distributions.NewGamma(there, there, off).LogProb(here),
+	} {
+		if err := got.Err(); err != nil || got.Device() != d {
+			return fmt.Errorf("%s: a result on %v, %w", what, got.Device(), err)
 		}
 	}
 	return nil
