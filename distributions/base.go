@@ -591,7 +591,10 @@ func (b *Base) EnumerateSupport(expand bool) *tensor.Tensor {
 // Expand implements Distribution.
 func (b *Base) Expand(batchShape ...int) Distribution {
 	if b.Err() != nil {
-		return b
+		if b == nil || b.kind == nil || b.kind.of == nil {
+			return b
+		}
+		return b.kind.of(b)
 	}
 	if b.kind.of == nil {
 		out := *b

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -175,6 +176,28 @@ func TestDTypeOfLogProb(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestTypeOfExpand tests that Expand returns a distribution of the same type, also if the constructor or Expand failed.
+func TestTypeOfExpand(t *testing.T) {
+	leak.Check(t)
+	_ = tensor.WithScope(func() error {
+		for _, v := range []any{"x", tensor.Ones([]int{2}), tensor.Eye(2)} {
+			for _, d := range all(v) {
+				for _, shape := range [][]int{{-1}, {2, 2}} {
+					e := d.Expand(shape...)
+					if reflect.TypeOf(e) != reflect.TypeOf(d) {
+						t.Errorf("%T.Expand(%v) returns a %T", d, shape, e)
+					}
+					if err := d.Err(); err != nil && e.Err() != err {
+						t.Errorf("%T.Expand(%v): %v, want %v", d, shape, e.Err(), err)
+					}
+				}
+			}
+		}
+		return nil
+	})
+	tensor.Flush()
 }
 
 // TestParametersOfTwoDTypes tests that LogProb of Gamma rounds a value to the dtype of the rate, and that draws of
