@@ -700,6 +700,38 @@ func TestAffineEvents(t *testing.T) {
 	}
 }
 
+// TestEqualOfNumbersAndTensors tests that Equal compares a number with a tensor, as PyTorch does, and that two
+// distributions with such transforms have a divergence.
+func TestEqualOfNumbersAndTensors(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		affine := func(loc, scale any) distributions.Transform { return distributions.NewAffineTransform(loc, scale) }
+		tenth := tensor.FromScalar(0.1, tensor.Float32)
+		for i, c := range []struct {
+			x, y distributions.Transform
+			want bool
+		}{
+			{affine(tenth, 2), affine(0.1, 2), true}, {affine(1, tensor.Full([]int{2}, 2.0)), affine(1, 2), true}, {affine(1, tenth), affine(tensor.Ones([]int{2}), 0.1), true},
+			{affine(1, tensor.FromSlice([]float32{2, 3}, nil)), affine(1, 2), false}, {affine(tenth, 2), affine(0.1, 3), false}, {affine(tenth, 2), affine(0.2, 2), false},
+			{affine(1, 2), affine(1, 2), true}, {affine(1, 2), affine(1, 3), false}, {affine(tenth, tenth), affine(tensor.Ones([]int{2}), tenth), false},
+		} {
+			if c.x.Equal(c.y) != c.want || c.y.Equal(c.x) != c.want {
+				t.Errorf("pair %d: Equal is not %t", i, c.want)
+			}
+		}
+		of := func(loc any) distributions.Distribution {
+			return distributions.NewTransformedDistribution(distributions.NewNormal(0, 1), []distributions.Transform{affine(loc, 2)})
+		}
+		if v, err := distributions.KLDivergence(of(tenth), of(0.1)).Item(); v != 0 || err != nil {
+			t.Errorf("the divergence is %v, %v", v, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // coupling returns a coupling layer of the events (x1, x2): x2 is scaled and shifted as x1 decides.
 func coupling(opts ...distributions.Option) distributions.Transform {
 	net := func(v *tensor.Tensor) (x1, x2, scale, shift *tensor.Tensor) {

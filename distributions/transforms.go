@@ -263,20 +263,20 @@ func (t *transform) Equal(other Transform) bool {
 		return false
 	}
 	for i, p := range t.params {
-		x, isTensor := p.(*tensor.Tensor)
-		y, other := o.params[i].(*tensor.Tensor)
-		if isTensor != other {
-			return false
+		other := o.params[i]
+		if _, ok := p.(*tensor.Tensor); !ok {
+			p, other = other, p // of a number and a tensor, the tensor has Eq
 		}
-		if !isTensor {
-			if !reflect.DeepEqual(p, o.params[i]) {
+		x, ok := p.(*tensor.Tensor)
+		if !ok {
+			if !reflect.DeepEqual(p, other) {
 				return false
 			}
 			continue
 		}
 		same := false
 		_ = tensor.WithScope(func() error {
-			n, err := x.Eq(y).All().Item()
+			n, err := x.Eq(other).All().Item()
 			same = err == nil && n != 0
 			return nil
 		})
