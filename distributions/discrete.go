@@ -451,8 +451,8 @@ func (b *Base) categories(s settings) error {
 		return err
 	}
 	shape := t.Shape()
-	if len(shape) == 0 || !t.DType().IsFloat() {
-		return refuse.Error(op, tensor.ErrArgument, "%s must be floating-point numbers of at least one dimension, got %v of shape %v", b.name(at), t.DType(), shape)
+	if len(shape) == 0 || t.DType().IsComplex() {
+		return refuse.Error(op, tensor.ErrArgument, "%s must be real numbers of at least one dimension, got %v of shape %v", b.name(at), t.DType(), shape)
 	}
 	if at == 0 {
 		b.p[0] = t.Div(t.Sum(tensor.Dim(-1), tensor.KeepDim(true)))

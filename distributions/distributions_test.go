@@ -254,6 +254,51 @@ func TestDevices(t *testing.T) {
 	}
 }
 
+// TestIntegerWeights tests distributions of categories whose weights are integers or bools, against PyTorch's.
+func TestIntegerWeights(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		type odds interface {
+			distributions.Distribution
+			Probs() *tensor.Tensor
+		}
+		probs, logits := []float64{0.25, 0.5, 0.25}, []float64{0.2119415576170855, 0.5761168847658291, 0.2119415576170855}
+		ints, small, flags := tensor.FromSlice([]int64{1, 2, 1}, nil), tensor.FromSlice([]uint8{1, 2, 1}, nil), tensor.FromSlice([]bool{true, false, true}, nil)
+		for name, of := range map[string]func(distributions.Option) odds{
+			"Categorical":       func(o distributions.Option) odds { return distributions.NewCategorical(o) },
+			"OneHotCategorical": func(o distributions.Option) odds { return distributions.NewOneHotCategorical(o) },
+			"Multinomial":       func(o distributions.Option) odds { return distributions.NewMultinomial(4, o) },
+			"RelaxedOneHot":     func(o distributions.Option) odds { return distributions.NewRelaxedOneHotCategorical(1, o) },
+		} {
+			for _, c := range []struct {
+				what string
+				opt  distributions.Option
+				want []float64
+			}{
+				{"probs of int64", distributions.Probs(ints), probs}, {"logits of int64", distributions.Logits(ints), logits},
+				{"probs of uint8", distributions.Probs(small), probs}, {"logits of uint8", distributions.Logits(small), logits},
+				{"probs of bool", distributions.Probs(flags), []float64{0.5, 0, 0.5}},
+			} {
+				d := of(c.opt)
+				golden.Near(t, name+", "+c.what, d.Probs(), c.want, 1e-7, 0)
+				if err := errors.Join(d.Sample(2).Err(), d.Err()); err != nil || d.Probs().DType() != tensor.Float32 {
+					t.Errorf("%s, %s: %v, %v", name, c.what, d.Probs().DType(), err)
+				}
+			}
+			for what, o := range map[string]distributions.Option{"logits of bool": distributions.Logits(flags), "a scalar": distributions.Probs(tensor.FromScalar(1)),
+				"complex probs": distributions.Probs(ints.To(tensor.Complex64)), "complex logits": distributions.Logits(ints.To(tensor.Complex64))} {
+				if of(o).Err() == nil {
+					t.Errorf("%s accepts %s", name, what)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestStudentTVarianceGradients tests the gradients of a variance that is infinite or undefined, which are PyTorch's: 0.
 func TestStudentTVarianceGradients(t *testing.T) {
 	leak.Check(t)
