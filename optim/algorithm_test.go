@@ -141,15 +141,30 @@ func TestMasterWeights(t *testing.T) {
 // copy's of those that it has not changed.
 func TestMasterWeightsOfChangedParameter(t *testing.T) {
 	leak.Check(t)
+	setData := func(p, now *tensor.Tensor) error {
+		_, err := tensor.CallUnchecked("aten::set_data", p, now)
+		return err
+	}
+	inPlace := func(p, now *tensor.Tensor) error { return p.Copy_(now).Err() }
 	for what, change := range map[string]func(p, now *tensor.Tensor) error{
-		"in place": func(p, now *tensor.Tensor) error { return p.Copy_(now).Err() },
-		"replaced": func(p, now *tensor.Tensor) error {
-			_, err := tensor.CallUnchecked("aten::set_data", p, now)
-			return err
+		"in place":               inPlace,
+		"in place, after a load": inPlace,
+		"replaced":               func(p, now *tensor.Tensor) error { return setData(p, now.Clone()) },
+		"replaced by a view":     setData,
+		"replaced in the same memory": func(p, now *tensor.Tensor) error {
+			data, err := tensor.CallUnchecked("aten::data", p)
+			if err != nil {
+				return err
+			}
+			before := data[0].(*tensor.Tensor) // with a version of its own
+			return errors.Join(setData(p, now), before.Copy_(now).Err(), setData(p, before))
 		},
-		"in place, after a load": func(p, now *tensor.Tensor) error { return p.Copy_(now).Err() },
 	} {
 		p := ones(tensor.BFloat16)
+		rows := tensor.FromSlice([]float32{1, 1, 1, 1, 5, 1}, []int{2, 3}).To(tensor.BFloat16)
+		if err := setData(p, rows.Select(0, 0)); err != nil {
+			t.Fatal(err)
+		}
 		opt, err := optim.NewSGD([]*tensor.Tensor{p}, 1.0/1024, optim.MasterWeights())
 		if err != nil {
 			t.Fatal(err)
@@ -165,9 +180,7 @@ func TestMasterWeightsOfChangedParameter(t *testing.T) {
 			}
 		}
 		err = tensor.WithScope(func() error {
-			return autograd.NoGrad(func() error {
-				return change(p, tensor.FromSlice([]float32{1, 5, 1}, nil).To(tensor.BFloat16))
-			})
+			return autograd.NoGrad(func() error { return change(p, rows.Select(0, 1)) })
 		})
 		if err := errors.Join(err, opt.Step()); err != nil {
 			t.Fatal(err)

@@ -45,16 +45,14 @@ type bucket struct {
 	missing bool               // whether a parameter has no gradient in the current step
 }
 
-// content identifies what a tensor holds. A change in place gives it another version, set_data another storage.
+// content identifies what a tensor holds. A change in place gives it another version. set_data does not, and the data
+// may have the same address as before, so that its calls count for all tensors.
 type content struct {
 	version int
-	storage uint64
+	dataSet int64
 }
 
-func contentOf(t *tensor.Tensor) content {
-	storage, _ := handle.Storage(t)
-	return content{t.Version(), storage}
-}
+func contentOf(t *tensor.Tensor) content { return content{t.Version(), handle.DataSet()} }
 
 type place struct {
 	b *bucket
@@ -658,16 +656,18 @@ func (b *Optimizer) stepSome(g *Group, bk *bucket, at []int, sparse, first bool)
 var roundStochastic = handle.RoundStochastic.(func(to, from *tensor.Tensor) error)
 
 // copyMaster makes the float32 copy of a parameter, if the group keeps one and it does not exist, and adds it to made. If
-// the program has changed or replaced the parameter's data since the copy was rounded to it, the elements that differ
-// replace the copy's.
+// the program may have changed or replaced the parameter's data since the copy was rounded to it, the elements that
+// differ replace the copy's.
 func (g *Group) copyMaster(bk *bucket, i int, made *[]**tensor.Tensor) error {
 	m, p := bk.masters[i], bk.params[i]
 	switch {
 	case !g.halved(bk) || m != nil && bk.written[i] == contentOf(p):
 		return nil
 	case m != nil:
-		p = p.Detach()
-		return m.Copy_(tensor.Where(m.To(bk.dtype).Eq(p), m, p.To(tensor.Float32))).Err()
+		return tensor.WithScope(func() error { // one parameter at a time
+			p := p.Detach()
+			return m.Copy_(tensor.Where(m.To(bk.dtype).Eq(p), m, p.To(tensor.Float32))).Err()
+		})
 	}
 	t, err := kept(p.Detach().To(tensor.Float32))
 	if err == nil {

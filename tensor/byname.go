@@ -4,11 +4,14 @@ import (
 	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/cshim"
 )
 
 var byName sync.Map // operator name → *op, for Call
+
+var dataSet atomic.Int64 // how often an operator with setsData has run
 
 // Call runs an operator of libtorch's dispatcher by its full name, "aten::add.Tensor", including those of
 // loaded extensions. Arguments are in the schema's order: *Tensor (nil for None), []*Tensor, int, []int,
@@ -54,6 +57,9 @@ func callByName(name string, unchecked bool, args []any) ([]any, error) {
 	if !ok {
 		return nil, c.fail.fail.take()
 	}
+	if o.setsData {
+		dataSet.Add(1)
+	}
 	defer r.Free()
 	return decode(r.Values(out[:]), r.Scope), nil
 }
@@ -86,6 +92,7 @@ func lookup(name string) (*op, error) {
 		return nil, err
 	}
 	o.internal = cshim.OpInternal(native)
+	o.setsData = base == "aten::set_data" || base == "aten::shallow_copy_data_"
 	got, _ := byName.LoadOrStore(name, o)
 	return got.(*op), nil
 }

@@ -22,6 +22,7 @@ type op struct {
 	same           int // number of leading tensors that must have the same shape
 	args           []argSpec
 	internal       bool           // set for an operator found by name: Call must not run it
+	setsData       bool           // likewise: it replaces a tensor's data without a new version
 	native         atomic.Uintptr // looked up at first use
 	numbers        []*op          // by the argument: the overload for a number as this operand; nil: the number becomes a tensor
 	tensors        string         // the operator that takes a tensor where this one takes a number

@@ -39,6 +39,7 @@ func init() {
 		}
 		return name, bytes
 	}
+	handle.DataSet = dataSet.Load
 	handle.Backward = runBackward
 	handle.Grad = runGrad
 	handle.Checkpoint = runCheckpoint

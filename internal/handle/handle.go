@@ -25,6 +25,9 @@ var Same func(a, b any) bool
 // the name of a storage that a plan has recorded is never used again.
 var Storage func(t any) (name uint64, bytes int64)
 
+// DataSet returns how often set_data has replaced the data of a tensor, which does not change the tensor's version.
+var DataSet func() int64
+
 // Borrowing are the layers for which tensor.LastUseLayer was called: a reflect.Type, no pointer, to true.
 var Borrowing sync.Map
 
