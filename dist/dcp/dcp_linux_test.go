@@ -11,7 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/linstock-ml/linstock/dist/dcp"
+	"github.com/linstock-ml/linstock/internal/elsewhere"
 	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
 )
 
 // asOwner calls f without root's right to write where the permissions forbid it.
@@ -59,5 +61,24 @@ func TestMountPoint(t *testing.T) {
 	leak.Check(t)
 	if err := dcp.Save(ctx, nil, "/proc", dcp.State{}); err == nil || !strings.Contains(err.Error(), "is a mount point") {
 		t.Errorf("a save to a mount point: %v", err)
+	}
+}
+
+// TestLowerLayer tests that saves replace a checkpoint of a container's image.
+func TestLowerLayer(t *testing.T) {
+	leak.Check(t)
+	save := func(dir string, shards ...dcp.Shard) error { return dcp.Save(ctx, nil, dir, dcp.State{Shards: shards}) }
+	merged, here := elsewhere.Overlay(t, func(lower string) {
+		alone(t, func() error {
+			return save(filepath.Join(lower, "runs", "run"), dcp.Shard{Name: "old", Tensor: tensor.Ones([]int{2})})
+		})
+	})
+	if !here {
+		return
+	}
+	dir := filepath.Join(merged, "runs", "run")
+	for range 2 {
+		alone(t, func() error { return errors.Join(save(dir, divided(nil, false)...), loads(nil, dir)) })
+		tidy(t, dir)
 	}
 }

@@ -813,6 +813,23 @@ func TestInterrupted(t *testing.T) {
 	alone(t, func() error { return loads(nil, dir) })
 	alone(t, save)
 	tidy(t, dir)
+	now, left := filepath.Join(filepath.Dir(dir), ".run.dcp-new"), filepath.Join(dir, "shard-00001-model-00001-of-00001.safetensors")
+	for _, again := range []func(){
+		func() { alone(t, save) },
+		func() {
+			if err := dcp.Save(ctx, nil, dir, dcp.State{Shards: overlap}); err == nil {
+				t.Error("a tensor was saved twice")
+			}
+		},
+	} {
+		if err := errors.Join(os.Rename(dir, now), os.Mkdir(dir, 0o777), os.WriteFile(left, nil, 0o666)); err != nil { // the old one is being removed
+			t.Fatal(err)
+		}
+		alone(t, func() error { return loads(nil, dir) })
+		again()
+		tidy(t, dir)
+		alone(t, func() error { return loads(nil, dir) })
+	}
 	if err := os.Symlink(dir, dir+"-link"); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/linstock-ml/linstock/internal/syncdir"
 )
@@ -58,6 +59,7 @@ func beside(dir, suffix string) string {
 const (
 	savingSuffix = ".dcp-saving-" // and a number: a checkpoint that is being written
 	oldSuffix    = ".dcp-old"     // a checkpoint that is being replaced
+	newSuffix    = ".dcp-new"     // the checkpoint, while the files of the one that it replaces are removed
 	lockSuffix   = ".dcp-lock"    // a file that is locked during a save
 )
 
@@ -78,8 +80,11 @@ func isEmpty(path string) bool {
 }
 
 // recovered returns where the checkpoint named dir is. After a save that was killed, a program may have made dir before
-// it started the next one.
+// it started the next one, or dir may lack files.
 func recovered(dir string) string {
+	if now := beside(dir, newSuffix); exists(now) {
+		return now
+	}
 	if old := beside(dir, oldSuffix); exists(old) && (!exists(dir) || isEmpty(dir)) {
 		return old
 	}
@@ -124,13 +129,8 @@ func nameable(dir string) error {
 // returns the mode of new files, or 0 for that of any new file. only reports whether no other save to dir can be in progress.
 func prepare(dir string, only bool) (tmp string, mode fs.FileMode, err error) {
 	parent := filepath.Dir(dir)
-	if old := recovered(dir); old != dir {
-		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", 0, err
-		}
-		if err := os.Rename(old, dir); err != nil {
-			return "", 0, err
-		}
+	if err := settle(dir); err != nil {
+		return "", 0, err
 	}
 	if mode, err = replaceable(dir); err != nil {
 		return "", 0, err
@@ -157,6 +157,21 @@ func prepare(dir string, only bool) (tmp string, mode fs.FileMode, err error) {
 		return tmp, mode, err
 	}
 	return tmp, mode, os.Chmod(tmp, kept) // also the bits that the umask has removed
+}
+
+// settle makes the checkpoint named dir dir itself, if it is beside it.
+func settle(dir string) error {
+	at := recovered(dir)
+	if at == dir {
+		return nil
+	}
+	if _, err := replaceable(dir); err != nil {
+		return err
+	}
+	if err := remove(dir); err != nil {
+		return err
+	}
+	return os.Rename(at, dir)
 }
 
 // replaceable returns an error if dir contains anything but a checkpoint, since that must not be lost, and otherwise
@@ -206,8 +221,20 @@ func complete(dir string, files []string) error {
 
 // commit makes tmp the checkpoint dir.
 func commit(tmp, dir string) error {
-	old := beside(dir, oldSuffix)
+	parent, old := filepath.Dir(dir), beside(dir, oldSuffix)
 	err := os.Rename(dir, old)
+	if errors.Is(err, syscall.EXDEV) { // overlayfs does not rename a directory of a lower layer: of a container's image
+		if err := os.Rename(tmp, beside(dir, newSuffix)); err != nil {
+			return err
+		}
+		if err := syncdir.Sync(parent); err != nil {
+			return err
+		}
+		if err := settle(dir); err != nil {
+			return err
+		}
+		return syncdir.Sync(parent)
+	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -218,7 +245,7 @@ func commit(tmp, dir string) error {
 		}
 		return err
 	}
-	if err := syncdir.Sync(filepath.Dir(dir)); err != nil {
+	if err := syncdir.Sync(parent); err != nil {
 		return err
 	}
 	_ = remove(old) // otherwise the next Save removes it
