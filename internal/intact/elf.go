@@ -154,6 +154,23 @@ func Needed(path string) ([]string, error) {
 	return found, nil
 }
 
+// SONAME returns the name by which a library is opened, or "" if it has none.
+func SONAME(path string) (string, error) {
+	if runtime.GOOS != "linux" {
+		return "", nil
+	}
+	lib, err := elf.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer lib.Close()
+	names, err := dynamic(lib, elf.DT_SONAME)
+	if err != nil || len(names) == 0 {
+		return "", err
+	}
+	return names[0], nil
+}
+
 // dynamic reads strings of the dynamic section. elf.File.DynString reads the whole string table for that, which is tens
 // of megabytes in libtorch.
 func dynamic(lib *elf.File, tag elf.DynTag) ([]string, error) {

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -236,7 +237,7 @@ func earlierBundle(dir string, names []string) (files map[string]int64, err erro
 }
 
 // bundleLibs returns the paths of the libraries that a program needs: libtorch_cpu with its dependencies, and with cuda
-// all installed libraries.
+// all installed libraries of libtorch and CUDA.
 func bundleLibs(s Source, cuda bool) ([]string, error) {
 	queue := []string{}
 	for _, name := range cpuRoots {
@@ -254,12 +255,22 @@ func bundleLibs(s Source, cuda bool) ([]string, error) {
 		}
 		queue = append(queue, nvidia...)
 		// The archives have them in lib. They open one another by name, so that no other library needs some of them.
-		for _, prefix := range []string{"libcu", "libnv"} {
-			beside, err := filesIn(s.Lib, prefix, "")
-			if err != nil {
-				return nil, err
+		beside, err := filesIn(s.Lib, "lib", "")
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range beside {
+			name := filepath.Base(path)
+			if !cudaLib.MatchString(name) {
+				continue
 			}
-			queue = append(queue, slices.DeleteFunc(beside, func(path string) bool { return !strings.Contains(filepath.Base(path), ".so") })...)
+			soname, err := intact.SONAME(path)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", path, err)
+			}
+			if name == soname || !isFile(filepath.Join(s.Lib, soname)) { // otherwise it is another link to that
+				queue = append(queue, path)
+			}
 		}
 	}
 	var libs []string
@@ -274,9 +285,18 @@ func bundleLibs(s Source, cuda bool) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		queue = append(queue, needed...)
+		queue = append(queue, slices.DeleteFunc(needed, ofDriver)...)
 	}
 	return libs, nil
+}
+
+// cudaLib matches the names of CUDA's and cuDNN's libraries. lib may have others: of the driver, libcurl.
+var cudaLib = regexp.MustCompile(`^lib(cublas|cudart|cudnn|cudss|cufft|cufile|cupti|curand|cusolver|cusparse|nvJitLink|nvToolsExt|nvperf|nvrtc|nvshmem)[^.]*\.so(\.|$)`)
+
+// ofDriver reports whether a library belongs to the driver, of which each machine has its own.
+func ofDriver(path string) bool {
+	name := filepath.Base(path)
+	return strings.HasPrefix(name, "libcuda.so") || strings.HasPrefix(name, "libnvidia-")
 }
 
 // installedHashes returns the hashes in the manifests of the shim and of its libtorch, by path.

@@ -842,8 +842,19 @@ func TestBundleWithCUDA(t *testing.T) {
 		t.Fatal(err)
 	}
 	compile(t, cudnn, "libcudnn_ops.so.9")
-	compile(t, filepath.Join(archive, "lib"), "libcudnn_ops.so.9")
-	compile(t, filepath.Join(archive, "lib"), "libnvrtc-builtins-6c5639ce.so.13.2")
+	lib := filepath.Join(archive, "lib")
+	compile(t, lib, "libnvrtc-builtins-6c5639ce.so.13.2")
+	compile(t, lib, "libcudnn_ops.so.9")
+	compile(t, lib, "libcuda.so.1") // the driver's
+	compile(t, lib, "libnvidia-ml.so.1")
+	compile(t, lib, "libcaffe2_nvrtc.so", "libcuda.so.1")
+	compile(t, lib, "libcurl.so.4")
+	if err := errors.Join(os.WriteFile(filepath.Join(lib, "libcurses.so"), []byte("INPUT(-lncurses)\n"), 0o644),
+		os.Rename(filepath.Join(lib, "libcudnn_ops.so.9"), filepath.Join(lib, "libcudnn_ops.so.9.26.0")),
+		os.Symlink("libcudnn_ops.so.9.26.0", filepath.Join(lib, "libcudnn_ops.so.9")),
+		os.Symlink("libcudnn_ops.so.9", filepath.Join(lib, "libcudnn_ops.so"))); err != nil {
+		t.Fatal(err)
+	}
 	own := []string{"torch/lib/libc10.so", "torch/lib/libtorch_cpu.so", "torch/lib/libtorch_cuda.so"}
 	for _, c := range []struct {
 		dir  string
@@ -851,7 +862,7 @@ func TestBundleWithCUDA(t *testing.T) {
 	}{
 		{site, []string{"nvidia/cudnn/lib/libcudnn_ops.so.9"}},
 		{torch, []string{"nvidia/cudnn/lib/libcudnn_ops.so.9"}},
-		{archive, []string{"torch/lib/libcudnn_ops.so.9", "torch/lib/libnvrtc-builtins-6c5639ce.so.13.2"}},
+		{archive, []string{"torch/lib/libcaffe2_nvrtc.so", "torch/lib/libcudnn_ops.so.9", "torch/lib/libnvrtc-builtins-6c5639ce.so.13.2"}},
 	} {
 		s, err := Inspect(c.dir)
 		if err != nil {
