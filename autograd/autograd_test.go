@@ -32,6 +32,60 @@ func (c *cube) Backward(ctx *autograd.Context, grads ...*tensor.Tensor) ([]*tens
 	return []*tensor.Tensor{grads[0].Mul(x).Mul(x).Mul(ctx.Value("factor"))}, nil
 }
 
+// cubeAndSlope computes x³ and its derivative 3x², as in PyTorch's tutorial of double backward.
+type cubeAndSlope struct{ nils bool }
+
+func (c cubeAndSlope) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	ctx.SaveForBackward(in[0])
+	if c.nils {
+		ctx.SetMaterializeGrads(false)
+	}
+	square := in[0].Mul(in[0])
+	return []*tensor.Tensor{square.Mul(in[0]), square.Mul(3)}, nil
+}
+
+func (c cubeAndSlope) Backward(ctx *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	x := ctx.Saved()[0]
+	if c.nils {
+		if (grads[0] == nil) == (grads[1] == nil) {
+			return nil, fmt.Errorf("gradients %v, want one that is nil", grads)
+		}
+		if grads[1] == nil {
+			return []*tensor.Tensor{grads[0].Mul(x).Mul(x).Mul(3)}, nil
+		}
+		return []*tensor.Tensor{grads[1].Mul(x).Mul(6)}, nil
+	}
+	return []*tensor.Tensor{grads[0].Mul(x).Mul(x).Mul(3).Add(grads[1].Mul(x).Mul(6))}, nil
+}
+
+// An output that receives no gradient gets zeros, or nil if Forward asks for it.
+func TestGradientsOfUnusedOutputs(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		for _, nils := range []bool{false, true} {
+			for i, want := range []float64{12, 12} { // 3x² and 6x
+				x := tensor.Full([]int{}, 2, tensor.Float64).RequiresGrad_()
+				ys, err := autograd.Apply(cubeAndSlope{nils}, x)
+				if err != nil {
+					return err
+				}
+				if err := ys[i].Backward(); err != nil {
+					return fmt.Errorf("output %d, nil gradients %t: %w", i, nils, err)
+				}
+				if got, err := x.Grad().Item(); err != nil || got != want {
+					t.Errorf("output %d, nil gradients %t: gradient %v, want %v; %v", i, nils, got, want, err)
+				}
+			}
+		}
+		x := points(2)
+		return errors.Join(autograd.GradCheck(applied(cubeAndSlope{}), []*tensor.Tensor{x}),
+			autograd.GradGradCheck(applied(cubeAndSlope{}), []*tensor.Tensor{x}))
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // either behaves as its fields say.
 type either struct {
 	forward, backward func() ([]*tensor.Tensor, error)

@@ -19,8 +19,8 @@ type Function interface {
 	// Backward needs with ctx.SaveForBackward (tensors) and ctx.Set (other values). It must not change weights; if it
 	// changes an input, and gradients are recorded, Apply returns an error.
 	Forward(ctx *Context, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error)
-	// Backward receives a gradient for each output, nil if the output received none, and returns a gradient for each
-	// input, nil for none. It runs in a scope on a thread of the autograd engine, in the Autocast regions in which
+	// Backward receives a gradient for each output and returns a gradient for each input, nil for none. An output that
+	// received no gradient gets zeros, or nil after ctx.SetMaterializeGrads(false). Backward runs in a scope on a thread of the autograd engine, in the Autocast regions in which
 	// Forward ran. With CreateGraph, its own operators are recorded.
 	Backward(ctx *Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error)
 }
@@ -32,6 +32,7 @@ type Context struct {
 	needs  []bool
 	values map[any]any
 	fault  error // of Set
+	nilled bool  // of SetMaterializeGrads(false)
 
 	forward *Context // in Backward: Forward's context, which holds the values
 }
@@ -62,6 +63,17 @@ func (c *Context) Saved() []*tensor.Tensor {
 // ctx.needs_input_grad.
 func (c *Context) NeedsInputGrad(i int) bool {
 	return c != nil && i >= 0 && i < len(c.needs) && c.needs[i]
+}
+
+// SetMaterializeGrads sets, in Forward, whether Backward receives zeros for an output that received no gradient, as by
+// default, or nil, which saves their memory. PyTorch: ctx.set_materialize_grads.
+func (c *Context) SetMaterializeGrads(on bool) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nilled = !on
 }
 
 // Set saves a value that is not a tensor under a key. If the key is not comparable, Apply or the backward pass returns
@@ -207,10 +219,18 @@ func tie(f Function, ctx *Context, inputs, outputs []*tensor.Tensor) ([]*tensor.
 		}
 	}
 	ctx.saved = nil
+	nilled := ctx.nilled
 	ctx.mu.Unlock()
 	shapes := make([][]int, len(inputs))
 	for i, x := range inputs {
 		shapes[i] = x.Shape()
+	}
+	var zeros []func() *tensor.Tensor // the gradients of outputs that receive none
+	if !nilled {
+		for _, y := range outputs {
+			shape, dtype, device := y.Shape(), y.DType(), y.Device()
+			zeros = append(zeros, func() *tensor.Tensor { return tensor.Zeros(shape, dtype, device) })
+		}
 	}
 	return tieFunction(inputs, outputs, saved, func(grads, saved []*tensor.Tensor, needs []bool) ([]*tensor.Tensor, error) {
 		// Each pass has its own context, because several passes may use a retained graph, even at the same time.
@@ -218,6 +238,11 @@ func tie(f Function, ctx *Context, inputs, outputs []*tensor.Tensor) ([]*tensor.
 		for i, k := range at {
 			if k >= 0 {
 				c.saved[i] = saved[k]
+			}
+		}
+		for i, g := range grads {
+			if g == nil && i < len(zeros) {
+				grads[i] = zeros[i]()
 			}
 		}
 		results, err := recovered(func() ([]*tensor.Tensor, error) { return f.Backward(c, grads...) })

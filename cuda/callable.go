@@ -238,7 +238,8 @@ func (g *GraphedCallable) Close() error {
 // graphedFunction is the replay of both passes as a function that autograd knows.
 type graphedFunction struct{ *GraphedCallable }
 
-func (f graphedFunction) Forward(_ *autograd.Context, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+func (f graphedFunction) Forward(ctx *autograd.Context, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	ctx.SetMaterializeGrads(false)
 	g, x := f.GraphedCallable, inputs[0]
 	g.mu.Lock()
 	defer g.mu.Unlock()

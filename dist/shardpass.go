@@ -324,7 +324,8 @@ type gatherFunction struct {
 	whole   []*tensor.Tensor // until Forward has returned
 }
 
-func (f *gatherFunction) Forward(*autograd.Context, ...*tensor.Tensor) (out []*tensor.Tensor, err error) {
+func (f *gatherFunction) Forward(ctx *autograd.Context, _ ...*tensor.Tensor) (out []*tensor.Tensor, err error) {
+	ctx.SetMaterializeGrads(false)
 	for _, k := range f.trained {
 		out = append(out, f.whole[k].Detach())
 	}

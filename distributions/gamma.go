@@ -120,6 +120,7 @@ type dirichlet struct{}
 
 // Forward implements autograd.Function.
 func (dirichlet) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	ctx.SetMaterializeGrads(false)
 	x := callOne("aten::_sample_dirichlet", in[0])
 	ctx.SaveForBackward(x, in[0])
 	return []*tensor.Tensor{x}, x.Err()

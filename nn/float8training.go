@@ -121,6 +121,7 @@ func (l *Linear) float8(x *tensor.Tensor) *tensor.Tensor {
 type float8Product struct{ recipe Float8Recipe }
 
 func (p float8Product) Forward(ctx *autograd.Context, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	ctx.SetMaterializeGrads(false)
 	x, w := inputs[0], inputs[1]
 	ctx.SaveForBackward(x, w)
 	return []*tensor.Tensor{p.mm(x, w.T(), tensor.Float8E4M3FN, false, true)}, nil

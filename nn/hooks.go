@@ -156,7 +156,8 @@ func replace(t **tensor.Tensor, f func() (*tensor.Tensor, error)) error {
 // operator would take the change's grad_fn, and gradients would no longer pass through the node with the hooks.
 type identity struct{}
 
-func (identity) Forward(_ *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+func (identity) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	ctx.SetMaterializeGrads(false)
 	return in, nil
 }
 
