@@ -846,7 +846,7 @@ func TestLinkToNothing(t *testing.T) {
 	base := t.TempDir()
 	run, disk := filepath.Join(base, "run"), filepath.Join(base, "disk", "checkpoint")
 	last := filepath.Join(run, "last")
-	if err := errors.Join(os.Mkdir(run, 0o777), os.Symlink("../hop", last), os.Symlink(disk, filepath.Join(base, "hop")), os.Symlink("loop", filepath.Join(run, "loop"))); err != nil {
+	if err := errors.Join(os.Mkdir(run, 0o777), os.Symlink("../hop", last), os.Symlink(disk, filepath.Join(base, "hop")), os.Symlink("loop", filepath.Join(run, "loop")), os.Symlink("through/../through", filepath.Join(run, "through"))); err != nil {
 		t.Fatal(err)
 	}
 	save := func() error { return dcp.Save(ctx, nil, last, dcp.State{Shards: divided(nil, false)}) }
@@ -858,13 +858,15 @@ func TestLinkToNothing(t *testing.T) {
 	alone(t, func() error { return loads(nil, last) })
 	alone(t, func() error { return errors.Join(save(), loads(nil, disk)) })
 	tidy(t, disk)
-	alone(t, func() error {
-		if err := dcp.Save(ctx, nil, filepath.Join(run, "loop"), dcp.State{Shards: divided(nil, false)}); err == nil {
-			return errors.New("saved to a link to itself")
-		}
-		return nil
-	})
-	if around, err := os.ReadDir(run); err != nil || len(around) != 2 {
+	for _, loop := range []string{"loop", "through"} {
+		alone(t, func() error {
+			if err := dcp.Save(ctx, nil, filepath.Join(run, loop), dcp.State{Shards: divided(nil, false)}); err == nil {
+				return fmt.Errorf("saved to a link to itself, %s", loop)
+			}
+			return nil
+		})
+	}
+	if around, err := os.ReadDir(run); err != nil || len(around) != 3 {
 		t.Errorf("beside the links: %v, %v", around, err)
 	}
 	// A .. after a link leads out of the directory that the link names.

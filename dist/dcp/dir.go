@@ -25,13 +25,14 @@ func located(dir string) string {
 		}
 		dir = current + "/" + dir
 	}
-	return resolved(dir, 40) // links, as the kernel
+	links := 40 // as the kernel
+	return resolved(dir, &links)
 }
 
-// resolved returns an absolute path without links, following at most the given number of dangling ones. A directory to
-// which a link points does not exist before its first save and between the two renames of another. A .. after a link
-// leads out of the directory that the link names, so no path is cleaned before its links are followed.
-func resolved(path string, links int) string {
+// resolved returns an absolute path without links, following at most the given number of dangling ones in all. A
+// directory to which a link points does not exist before its first save and between the two renames of another. A ..
+// after a link leads out of the directory that the link names, so no path is cleaned before its links are followed.
+func resolved(path string, links *int) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real
 	}
@@ -42,13 +43,14 @@ func resolved(path string, links int) string {
 	parent = resolved(parent, links)
 	path = filepath.Join(parent, base)
 	to, err := os.Readlink(path)
-	if err != nil || links == 0 {
+	if err != nil || *links == 0 {
 		return path
 	}
+	*links--
 	if !filepath.IsAbs(to) {
 		to = parent + "/" + to
 	}
-	return resolved(to, links-1)
+	return resolved(to, links)
 }
 
 // beside returns the path of a hidden directory beside dir.
