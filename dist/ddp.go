@@ -97,14 +97,14 @@ func GradientAsBucketView(on ...bool) DDPOption {
 }
 
 // BroadcastBuffers copies the buffers of rank 0, such as running statistics, to the other ranks in NewDDP and before each
-// forward pass that follows a step; it is on by default. Without it each rank has buffers of its own. PyTorch:
-// broadcast_buffers.
+// forward pass that follows a step, but for the steps of a [Pipeline]; it is on by default. Without it each rank has
+// buffers of its own. PyTorch: broadcast_buffers.
 func BroadcastBuffers(on ...bool) DDPOption {
 	return func(o *ddpOptions) { o.ownBuffers, o.noForwardSync = !optional.On(on), !optional.On(on) }
 }
 
-// ForwardSyncBuffers copies the buffers of rank 0 to the other ranks before each forward pass that follows a step; it is on
-// by default. NewDDP copies them in any case. PyTorch: forward_sync_buffers.
+// ForwardSyncBuffers copies the buffers of rank 0 to the other ranks before each forward pass that follows a step, but for
+// the steps of a [Pipeline]; it is on by default. NewDDP copies them in any case. PyTorch: forward_sync_buffers.
 func ForwardSyncBuffers(on ...bool) DDPOption {
 	return func(o *ddpOptions) { o.ownBuffers, o.noForwardSync = false, !optional.On(on) }
 }
@@ -523,6 +523,7 @@ func (d *DDP) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tensor.Tens
 	if err != nil {
 		return nil, err
 	}
+	d.buffersToSync = d.syncs()
 	if err := d.expect(op, all); err != nil {
 		return nil, err
 	}
@@ -531,7 +532,6 @@ func (d *DDP) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tensor.Tens
 
 // expect does what precedes a backward pass from outputs.
 func (d *DDP) expect(op string, outputs []*tensor.Tensor) error {
-	d.buffersToSync = d.syncs()
 	if d.syncs() {
 		d.beginPass()
 	}

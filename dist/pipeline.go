@@ -27,7 +27,8 @@ import (
 //	err = opt.Step()               // of this stage's parameters
 //
 // A stage may run a [DDP] over the ranks of the same stage in other pipelines, as nn.Func(ddp.Forward). It averages the
-// gradients of all microbatches in the backward pass of the last one, in which it must run.
+// gradients of all microbatches in the backward pass of the last one, in which it must run. Each replica has buffers of
+// its own after the first forward pass.
 //
 // nn.ClipGradNorm_ sees the gradients of one stage, as in PyTorch. For the norm of all, add up the squares of
 // nn.GetTotalNorm over the group, and call nn.ClipGradsWithNorm_ with the root.

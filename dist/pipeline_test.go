@@ -331,6 +331,41 @@ func TestPipelineDDP(t *testing.T) {
 	}
 }
 
+// TestPipelineDDPBuffers tests that the buffers of rank 0 are copied to the other replicas before the first forward pass
+// alone, and that a replica can run an Eval of its own.
+func TestPipelineDDPBuffers(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		alone, err := g.NewGroup(ctx, []int{g.Rank()})
+		if err != nil {
+			return err
+		}
+		defer alone.Close()
+		m := &counted{nn.NewLinear(3, 1), tensor.Zeros([]int{1}, tensor.Float32).Keep()}
+		defer nn.Release(m)
+		ddp, err := dist.NewDDP(ctx, g, m)
+		if err != nil {
+			return err
+		}
+		defer ddp.Close()
+		loss := func(y, target *tensor.Tensor) *tensor.Tensor { return y.Sub(target).Square().Mean() }
+		p, err := dist.NewPipeline(alone, nn.Func(ddp.Forward), loss, 2)
+		if err != nil {
+			return err
+		}
+		x, target := tensor.Ones([]int{4, 3}), tensor.Ones([]int{4, 1})
+		add := func() error { return m.Count.Add_(5 * g.Rank()).Err() }
+		step := func() error { return second(p.Step(ctx, x, target)) }
+		if err := errors.Join(add(), step(), want("step 0", m.Count, 2), add(), step(), want("step 1", m.Count, float32(4+5*g.Rank()))); err != nil {
+			return err
+		}
+		if g.Rank() == 0 {
+			return nil
+		}
+		return errors.Join(second(p.Eval(ctx, x, target)), want("Eval", m.Count, 11))
+	}, dist.Timeout(20*time.Second))
+}
+
 // TestPipelineDDPErrors tests that a DDP whose gradients a pipeline cannot average is an error.
 func TestPipelineDDPErrors(t *testing.T) {
 	leak.Check(t)
