@@ -301,7 +301,7 @@ func (d *DDP) Run(f func() *tensor.Tensor) *tensor.Tensor {
 	return runOne("Run", d.run, f)
 }
 
-// RunAll is Run for forward passes with several results.
+// RunAll is Run for forward passes with several results, of which some may be nil.
 func (d *DDP) RunAll(f func() ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error) {
 	return runAll("RunAll", d.run, f)
 }
@@ -530,8 +530,9 @@ func (d *DDP) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tensor.Tens
 	return all, nil
 }
 
-// expect does what precedes a backward pass from outputs.
+// expect does what precedes a backward pass from outputs, of which some may be nil.
 func (d *DDP) expect(op string, outputs []*tensor.Tensor) error {
+	outputs = slices.DeleteFunc(slices.Clone(outputs), func(t *tensor.Tensor) bool { return t == nil })
 	if d.syncs() {
 		d.beginPass()
 	}

@@ -747,6 +747,28 @@ func TestUnusedParameters(t *testing.T) {
 	})
 }
 
+// TestNilResults tests a forward pass with several results of which some are nil.
+func TestNilResults(t *testing.T) {
+	leak.Check(t)
+	for name, o := range map[string]dist.DDPOption{"default": dist.FindUnusedParameters(false), "FindUnusedParameters": dist.FindUnusedParameters(), "StaticGraph": dist.StaticGraph()} {
+		ranks(t, 2, func(g *dist.Group) error {
+			l := nn.NewLinear(3, 1)
+			ddp, err := dist.NewDDP(ctx, g, l, o)
+			if err != nil {
+				return err
+			}
+			defer ddp.Close()
+			ys, err := ddp.RunAll(func() ([]*tensor.Tensor, error) {
+				return []*tensor.Tensor{nil, l.Forward(tensor.Full([]int{1, 3}, float64(g.Rank()))), nil}, nil
+			})
+			if err != nil || len(ys) != 3 || ys[0] != nil || ys[2] != nil {
+				return fmt.Errorf("%s: results %v, %w", name, ys, err)
+			}
+			return errors.Join(ys[1].Sum().Backward(), want(name, l.Weight.Grad(), 0.5, 0.5, 0.5))
+		})
+	}
+}
+
 // TestCloseInBackward tests that a DDP can be closed in a hook of the backward pass.
 func TestCloseInBackward(t *testing.T) {
 	leak.Check(t)
