@@ -515,6 +515,7 @@ func (d *DDP) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tensor.Tens
 		before := d.noSync
 		d.noSync = true
 		defer func() { d.noSync = before }()
+		defer s.aborting(d)()
 	}
 	if err := d.begin(op); err != nil {
 		return nil, err

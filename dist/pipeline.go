@@ -171,6 +171,11 @@ func (s *step) average(y *tensor.Tensor) error {
 	return nil
 }
 
+// aborting aborts d's group if the step's context ends before stop is called.
+func (s *step) aborting(d *DDP) (stop func() bool) {
+	return context.AfterFunc(s.ctx, func() { _ = d.g.Abort() })
+}
+
 // sending is what was sent for a microbatch: an output, or the gradient of an input. It is kept until it has arrived.
 type sending struct {
 	peer, microbatch int
@@ -180,7 +185,8 @@ type sending struct {
 // Step runs the forward and backward passes of a batch and returns its loss, on all ranks. x, on the first rank, and target, on
 // the last, are divided along their first dimension, which must be a multiple of the number of microbatches; on other ranks
 // they are not read. Stages before the first one with a parameter to train have no backward pass. If it fails, or a stage
-// or the loss panics or ends the goroutine (runtime.Goexit), the group can only be closed.
+// or the loss panics or ends the goroutine (runtime.Goexit), the group can only be closed. The same holds for the groups of
+// the stage's DDPs if ctx ends.
 func (p *Pipeline) Step(ctx context.Context, x, target *tensor.Tensor) (loss float64, err error) {
 	return p.batch(ctx, "Step", x, target, false)
 }
@@ -211,7 +217,11 @@ func (p *Pipeline) batch(ctx context.Context, op string, x, target *tensor.Tenso
 		s := &step{Pipeline: p, op: op, ctx: ctx, forwardOnly: forwardOnly,
 			inputs: make([]*tensor.Tensor, p.microbatches), outputs: make([]*tensor.Tensor, p.microbatches)}
 		defer s.begin()()
-		if err := p.g.orAbort(func() error { return s.run(x, target) }); err != nil {
+		err := p.g.orAbort(func() error { return s.run(x, target) })
+		if errors.Is(err, ErrAborted) && ctx.Err() != nil {
+			return abortedBy(op, ctx)
+		}
+		if err != nil {
 			return err
 		}
 		total := tensor.Zeros([]int{1}, tensor.Float64) // which holds a loss of any dtype
@@ -404,6 +414,9 @@ func (s *step) backward(i int, gy *tensor.Tensor) (gx *tensor.Tensor, err error)
 	if i == s.microbatches-1 {
 		if err := s.average(y); err != nil {
 			return nil, err
+		}
+		for _, d := range s.final {
+			defer s.aborting(d)()
 		}
 	}
 	switch {

@@ -1,6 +1,7 @@
 package dist_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -364,6 +365,47 @@ func TestPipelineDDPBuffers(t *testing.T) {
 		}
 		return errors.Join(second(p.Eval(ctx, x, target)), want("Eval", m.Count, 11))
 	}, dist.Timeout(20*time.Second))
+}
+
+// TestPipelineDDPContext tests that a context that ends also ends a Step that waits for other replicas.
+func TestPipelineDDPContext(t *testing.T) {
+	leak.Check(t)
+	for name, opts := range map[string][]dist.DDPOption{"forward pass": nil, "backward pass": {dist.BroadcastBuffers(false)}} {
+		done := make(chan struct{})
+		ranks(t, 2, func(g *dist.Group) error {
+			alone, err := g.NewGroup(ctx, []int{g.Rank()})
+			if err != nil {
+				return err
+			}
+			defer alone.Close()
+			m := &counted{nn.NewLinear(3, 1), tensor.Zeros([]int{1}, tensor.Float32).Keep()}
+			defer nn.Release(m)
+			ddp, err := dist.NewDDP(ctx, g, m, opts...)
+			if err != nil {
+				return err
+			}
+			defer ddp.Close()
+			if g.Rank() == 1 {
+				<-done
+				return blames(g.Barrier(ctx), "Barrier", nil, 0)
+			}
+			defer close(done)
+			p, err := dist.NewPipeline(alone, nn.Func(ddp.Forward), func(y, _ *tensor.Tensor) *tensor.Tensor { return y.Mean() }, 2)
+			if err != nil {
+				return err
+			}
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			x := tensor.Ones([]int{4, 3})
+			if err := second(p.Step(short, x, x)); !errors.Is(err, context.DeadlineExceeded) {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			if err := g.Barrier(ctx); !errors.Is(err, dist.ErrAborted) {
+				return fmt.Errorf("%s, a collective after it: %w", name, err)
+			}
+			return nil
+		}, dist.Timeout(20*time.Second))
+	}
 }
 
 // TestPipelineDDPErrors tests that a DDP whose gradients a pipeline cannot average is an error.
