@@ -283,6 +283,15 @@ func (d *DDP) Module() any {
 	return d.model
 }
 
+// SetTraining sets the mode of the model and its submodules, as nn.Train and nn.Eval do, which call it for a DDP.
+func (d *DDP) SetTraining(on bool) {
+	if on {
+		nn.Train(d.Module())
+	} else {
+		nn.Eval(d.Module())
+	}
+}
+
 // Forward calls the Forward of the model, which must be an nn.Layer; for other models there is [DDP.Run].
 func (d *DDP) Forward(x *tensor.Tensor) *tensor.Tensor {
 	const op = "Forward"

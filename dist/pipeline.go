@@ -26,9 +26,10 @@ import (
 //	loss, err := p.Step(ctx, x, y) // x is read on the first rank, y on the last
 //	err = opt.Step()               // of this stage's parameters
 //
-// A stage may run a [DDP] over the ranks of the same stage in other pipelines, as nn.Func(ddp.Forward). It averages the
-// gradients of all microbatches in the backward pass of the last one, in which it must run. Each replica has buffers of
-// its own after the first forward pass.
+// A stage may be a [DDP] over the ranks of the same stage in other pipelines. It averages the gradients of all microbatches
+// in the backward pass of the last one. Each replica has buffers of its own after the first forward pass. A stage may also
+// run DDPs, in the last microbatch each that it runs in another: nn.Func(ddp.Forward) hides the model, whose device is then
+// to be given ([StageDevice]).
 //
 // nn.ClipGradNorm_ sees the gradients of one stage, as in PyTorch. For the norm of all, add up the squares of
 // nn.GetTotalNorm over the group, and call nn.ClipGradsWithNorm_ with the root.
@@ -70,11 +71,15 @@ func NewPipeline(g *Group, stage nn.Layer, loss func(output, target *tensor.Tens
 	case microbatches < 1:
 		return nil, refuse.Error(op, tensor.ErrArgument, "%d microbatches", microbatches)
 	}
-	if err := nn.Check(stage); err != nil {
+	model := any(stage)
+	if d, ok := stage.(*DDP); ok {
+		model = d.Module()
+	}
+	if err := nn.Check(model); err != nil {
 		return nil, err
 	}
 	p := &Pipeline{g: g, stage: stage, loss: loss, microbatches: microbatches, device: tensor.CPU}
-	if state := nn.StateDict(stage); len(state) != 0 {
+	if state := nn.StateDict(model); len(state) != 0 {
 		p.device = state[0].Tensor.Device()
 	}
 	for _, opt := range opts {
@@ -402,7 +407,7 @@ func (s *step) forward(i int) (out *tensor.Tensor, err error) {
 		return nil, s.total.Add_(y.Detach()).Err()
 	}
 	if y.Device() != s.device {
-		return nil, refuse.Error(s.op, tensor.ErrArgument, "the stage of rank %d is on %v and has returned a tensor on %v", s.g.rank, s.device, y.Device())
+		return nil, refuse.Error(s.op, tensor.ErrArgument, "the stage of rank %d is on %v and has returned a tensor on %v: see StageDevice", s.g.rank, s.device, y.Device())
 	}
 	return y.Detach(), nil
 }

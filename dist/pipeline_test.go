@@ -305,7 +305,7 @@ func TestPipelineDDP(t *testing.T) {
 					return err
 				}
 				defer ddp.Close()
-				p, err := dist.NewPipeline(mesh.Group("pp"), nn.NewSequential(nn.Func(ddp.Forward), &nn.Identity{}), mse, c.microbatches, dist.GPipe(c.gpipe))
+				p, err := dist.NewPipeline(mesh.Group("pp"), ddp, mse, c.microbatches, dist.GPipe(c.gpipe))
 				if err != nil {
 					return err
 				}
@@ -350,7 +350,7 @@ func TestPipelineDDPBuffers(t *testing.T) {
 		}
 		defer ddp.Close()
 		loss := func(y, target *tensor.Tensor) *tensor.Tensor { return y.Sub(target).Square().Mean() }
-		p, err := dist.NewPipeline(alone, nn.Func(ddp.Forward), loss, 2)
+		p, err := dist.NewPipeline(alone, ddp, loss, 2)
 		if err != nil {
 			return err
 		}
@@ -365,6 +365,41 @@ func TestPipelineDDPBuffers(t *testing.T) {
 		}
 		return errors.Join(second(p.Eval(ctx, x, target)), want("Eval", m.Count, 11))
 	}, dist.Timeout(20*time.Second))
+}
+
+// TestPipelineDDPMode tests that a DDP that is a stage has the device and the mode of its model.
+func TestPipelineDDPMode(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 1, func(g *dist.Group) error {
+		l := nn.NewLinear(3, 3)
+		ddp, err := dist.NewDDP(ctx, g, nn.NewSequential(l, nn.NewDropout(0.5)))
+		if err != nil {
+			return err
+		}
+		defer ddp.Close()
+		loss := func(y, _ *tensor.Tensor) *tensor.Tensor { return y.Eq(0).To(tensor.Float32).Mean() }
+		p, err := dist.NewPipeline(g, ddp, loss, 1)
+		if err != nil {
+			return err
+		}
+		x := tensor.Ones([]int{64, 3})
+		for _, training := range []bool{false, true} {
+			if training {
+				nn.Train(ddp)
+			} else {
+				nn.Eval(ddp)
+			}
+			if zeros, err := p.Eval(ctx, x, x); err != nil || (zeros != 0) != training {
+				t.Errorf("training %v: %v of the outputs are zero, %v", training, zeros, err)
+			}
+		}
+		var none *dist.DDP
+		none.SetTraining(true)
+		if _, err := dist.NewPipeline(g, none, loss, 1); !errors.Is(err, tensor.ErrNil) {
+			t.Errorf("a nil DDP: %v", err)
+		}
+		return nil
+	})
 }
 
 // TestPipelineDDPContext tests that a context that ends also ends a Step that waits for other replicas.
