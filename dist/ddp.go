@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/flight"
 	"github.com/linstock-ml/linstock/internal/handle"
@@ -76,8 +77,8 @@ func BucketCapMB(mb float64) DDPOption {
 	return func(o *ddpOptions) { o.bucketCapMB, o.firstCapMB = mb, mb }
 }
 
-// FindUnusedParameters allows parameters to be unused in a forward pass on some or all ranks. It costs a walk through the
-// graph and a collective in each step; off by default. PyTorch: find_unused_parameters.
+// FindUnusedParameters allows parameters to be unused in a forward pass, and results of it in the loss, on some or all
+// ranks. It costs a walk through the graph and a collective in each step; off by default. PyTorch: find_unused_parameters.
 func FindUnusedParameters(on ...bool) DDPOption {
 	return func(o *ddpOptions) { o.FindUnused = optional.On(on) }
 }
@@ -530,6 +531,9 @@ func (d *DDP) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tensor.Tens
 		return nil, err
 	}
 	all, err := f()
+	if err == nil && d.syncs() && d.o.FindUnused && !d.o.StaticGraph {
+		all, err = sunk(all)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -538,6 +542,44 @@ func (d *DDP) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tensor.Tens
 		return nil, err
 	}
 	return all, nil
+}
+
+// sink returns its inputs. A backward pass from some of its outputs also reaches what lies behind the inputs for the others,
+// without a gradient, which tells c10d that parameters there are unused. PyTorch: _DDPSink of torch.nn.parallel.distributed.
+type sink struct{}
+
+func (sink) Forward(_ *autograd.Context, in ...*tensor.Tensor) (out []*tensor.Tensor, err error) {
+	for _, t := range in {
+		out = append(out, t.Detach()) // which can be changed in place, unlike a view
+	}
+	return out, nil
+}
+
+func (sink) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	return grads, nil
+}
+
+// sunk returns outputs, of which those that have a graph have gone through a sink.
+func sunk(outputs []*tensor.Tensor) ([]*tensor.Tensor, error) {
+	var in []*tensor.Tensor
+	var at []int
+	for i, t := range outputs {
+		if t.RequiresGrad() && !t.IsLeaf() {
+			in, at = append(in, t), append(at, i)
+		}
+	}
+	if len(in) == 0 {
+		return outputs, nil
+	}
+	out, err := autograd.Apply(sink{}, in...)
+	if err != nil {
+		return nil, err
+	}
+	outputs = slices.Clone(outputs)
+	for i, k := range at {
+		outputs[k] = out[i]
+	}
+	return outputs, nil
 }
 
 // expect does what precedes a backward pass from outputs, of which some may be nil.

@@ -747,6 +747,75 @@ func TestUnusedParameters(t *testing.T) {
 	})
 }
 
+// heads is a model with two results.
+type heads struct{ Trunk, Main, Aux *nn.Linear }
+
+func (m *heads) forward(x *tensor.Tensor) ([]*tensor.Tensor, error) {
+	x = m.Trunk.Forward(x).Tanh()
+	return []*tensor.Tensor{m.Main.Forward(x), m.Aux.Forward(x)}, nil
+}
+
+// TestUnusedResults tests that gradients are averaged if results have no part in the loss of some or all ranks, and that
+// parameters that no rank uses keep theirs.
+func TestUnusedResults(t *testing.T) {
+	leak.Check(t)
+	newHeads := func() *heads {
+		m := &heads{nn.NewLinear(3, 4, f64), nn.NewLinear(4, 1, f64), nn.NewLinear(4, 2, f64)}
+		for i, p := range nn.Parameters(m) {
+			p.Detach().Copy_(wave(p.Shape(), i))
+		}
+		return m
+	}
+	ranks(t, 2, func(g *dist.Group) error {
+		m, whole := newHeads(), newHeads()
+		ddp, err := dist.NewDDP(ctx, g, m, dist.FindUnusedParameters(), dist.BucketCapMB(1e-6))
+		if err != nil {
+			return err
+		}
+		defer ddp.Close()
+		for step, aux := range [][2]bool{{false, false}, {true, false}, {true, true}, {false, false}, {false, true}} {
+			if err := errors.Join(tensor.ZeroGrads(nn.Parameters(m), true), tensor.ZeroGrads(nn.Parameters(whole), true)); err != nil {
+				return err
+			}
+			for r := range 2 {
+				x := wave([]int{5, 3}, 2*step+r).To(tensor.Float64)
+				loss := func(ys []*tensor.Tensor, err error) error {
+					if err != nil {
+						return err
+					}
+					l := ys[0].Add_(1).Square().Sum()
+					if aux[r] {
+						l = l.Add(ys[1].Square().Sum())
+					}
+					return l.Backward()
+				}
+				if err := loss(whole.forward(x)); err != nil {
+					return err
+				}
+				if r != g.Rank() {
+					continue
+				}
+				if err := loss(ddp.RunAll(func() ([]*tensor.Tensor, error) { return m.forward(x) })); err != nil {
+					return fmt.Errorf("step %d: %w", step, err)
+				}
+			}
+			for i, p := range nn.Parameters(m) {
+				what, want := fmt.Sprintf("step %d, rank %d: gradient %d", step, g.Rank(), i), nn.Parameters(whole)[i].Grad()
+				if (p.Grad() == nil) != (want == nil) {
+					return fmt.Errorf("%s is %v, want %v", what, p.Grad(), want)
+				}
+				if want == nil {
+					continue
+				}
+				if err := same(what, p.Grad(), want.Div(2)); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}, dist.Timeout(20*time.Second))
+}
+
 // TestNilResults tests a forward pass with several results of which some are nil.
 func TestNilResults(t *testing.T) {
 	leak.Check(t)
