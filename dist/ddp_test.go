@@ -748,7 +748,7 @@ func TestUnusedParameters(t *testing.T) {
 }
 
 // heads is a model with two results.
-type heads struct{ Trunk, Main, Aux *nn.Linear }
+type heads struct{ Trunk, Main, Aux nn.Layer }
 
 func (m *heads) forward(x *tensor.Tensor) ([]*tensor.Tensor, error) {
 	x = m.Trunk.Forward(x).Tanh()
@@ -760,11 +760,7 @@ func (m *heads) forward(x *tensor.Tensor) ([]*tensor.Tensor, error) {
 func TestUnusedResults(t *testing.T) {
 	leak.Check(t)
 	newHeads := func() *heads {
-		m := &heads{nn.NewLinear(3, 4, f64), nn.NewLinear(4, 1, f64), nn.NewLinear(4, 2, f64)}
-		for i, p := range nn.Parameters(m) {
-			p.Detach().Copy_(wave(p.Shape(), i))
-		}
-		return m
+		return filled(&heads{nn.NewLinear(3, 4, f64), nn.NewLinear(4, 1, f64), nn.NewLinear(4, 2, f64)}, 0)
 	}
 	ranks(t, 2, func(g *dist.Group) error {
 		m, whole := newHeads(), newHeads()
@@ -810,6 +806,51 @@ func TestUnusedResults(t *testing.T) {
 				if err := same(what, p.Grad(), want.Div(2)); err != nil {
 					return err
 				}
+			}
+		}
+		return nil
+	}, dist.Timeout(20*time.Second))
+}
+
+// TestUnusedSyncBatchNorm tests that ranks take part in the normalization over the batches of all if the result has no part
+// in their loss.
+func TestUnusedSyncBatchNorm(t *testing.T) {
+	leak.Check(t)
+	newHeads := func() *heads {
+		return filled(&heads{nn.NewLinear(3, 4, f64), nn.NewLinear(4, 1, f64), nn.NewSequential(nn.NewLinear(4, 2, f64), nn.NewBatchNorm1d(2, f64))}, 1)
+	}
+	ranks(t, 2, func(g *dist.Group) error {
+		x := wave([]int{8, 3}, 0).To(tensor.Float64)
+		whole := newHeads()
+		ys, err := whole.forward(x)
+		if err != nil {
+			return err
+		}
+		if err := ys[0].Square().Sum().Add(ys[1].Narrow(0, 0, 4).Square().Sum()).Backward(); err != nil {
+			return err
+		}
+		m := newHeads()
+		if _, err := dist.ConvertSyncBatchNorm(g, m); err != nil {
+			return err
+		}
+		ddp, err := dist.NewDDP(ctx, g, m, dist.FindUnusedParameters())
+		if err != nil {
+			return err
+		}
+		defer ddp.Close()
+		if ys, err = ddp.RunAll(func() ([]*tensor.Tensor, error) { return m.forward(part(g, x, 0)) }); err != nil {
+			return err
+		}
+		loss := ys[0].Square().Sum()
+		if g.Rank() == 0 {
+			loss = loss.Add(ys[1].Square().Sum())
+		}
+		if err := loss.Backward(); err != nil {
+			return err
+		}
+		for i, p := range nn.Parameters(m) {
+			if err := same(fmt.Sprint("gradient ", i), p.Grad(), nn.Parameters(whole)[i].Grad().Div(2)); err != nil {
+				return err
 			}
 		}
 		return nil

@@ -186,9 +186,9 @@ func (f gathered) Forward(_ *autograd.Context, in ...*tensor.Tensor) ([]*tensor.
 
 func (f gathered) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
 	if f.divided {
-		return autograd.Apply(&scattered{g: f.g, dim: f.dim}, grads...)
+		return back(&scattered{g: f.g, dim: f.dim}, grads)
 	}
-	return autograd.Apply(split{f.g, f.dim}, grads...)
+	return back(split{f.g, f.dim}, grads)
 }
 
 // split is this rank's part of a tensor that all ranks have.
@@ -203,7 +203,7 @@ func (f split) Forward(_ *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Ten
 }
 
 func (f split) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
-	return autograd.Apply(gathered{g: f.g, dim: f.dim}, grads...)
+	return back(gathered{g: f.g, dim: f.dim}, grads)
 }
 
 // scattered is this rank's part of the sum of the ranks' tensors, whose size in the dimension is a multiple of their number. A
@@ -235,9 +235,12 @@ func (f *scattered) Forward(_ *autograd.Context, in ...*tensor.Tensor) ([]*tenso
 }
 
 func (f *scattered) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
-	whole, err := autograd.Apply(gathered{f.g, f.dim, true}, grads...)
-	if err != nil || f.bias == tensor.Invalid {
+	whole, err := back(gathered{f.g, f.dim, true}, grads)
+	switch {
+	case err != nil || f.bias == tensor.Invalid:
 		return whole, err
+	case whole[0] == nil:
+		return append(whole, nil), nil
 	}
 	var dims []int
 	for d := range whole[0].Dim() - 1 {

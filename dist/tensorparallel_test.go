@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/autograd"
@@ -391,6 +392,65 @@ func TestLossParallel(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestDividedWithoutGradient tests that divided layers and losses whose results have no part in the loss get no gradients.
+func TestDividedWithoutGradient(t *testing.T) {
+	leak.Check(t)
+	rows := dist.ShardDim(0)
+	for name, unused := range map[string]func(g *dist.Group) nn.Layer{
+		"layers": func(g *dist.Group) nn.Layer {
+			return nn.NewSequential(dist.NewColwiseParallel(g, nn.NewLinear(6, 8, f64)), dist.NewRowwiseParallel(g, nn.NewLinear(8, 4, f64)))
+		},
+		"scattered": func(g *dist.Group) nn.Layer {
+			return nn.NewSequential(dist.NewColwiseParallel(g, nn.NewLinear(6, 8, f64)), dist.NewRowwiseParallel(g, nn.NewLinear(8, 4, f64), dist.OutputLayouts(rows)))
+		},
+		"gathered": func(g *dist.Group) nn.Layer {
+			return nn.NewSequential(nn.NewLinear(6, 4, f64), dist.NewColwiseParallel(g, nn.NewLinear(4, 6, f64), dist.InputLayouts(rows), dist.OutputLayouts(dist.Replicate())))
+		},
+		"redistributed": func(g *dist.Group) nn.Layer {
+			return nn.NewSequential(nn.NewLinear(6, 4, f64), nn.Func(func(x *tensor.Tensor) *tensor.Tensor {
+				return dist.Redistribute(g, dist.Redistribute(g, x, dist.Replicate(), rows), rows, dist.Replicate())
+			}))
+		},
+		"sequence": func(g *dist.Group) nn.Layer { return dist.NewSequenceParallel(g, nn.NewLayerNorm(6, f64)) },
+		"loss": func(g *dist.Group) nn.Layer {
+			head := dist.NewColwiseParallel(g, nn.NewLinear(6, 8, f64))
+			return nn.NewSequential(head, nn.Func(func(x *tensor.Tensor) *tensor.Tensor {
+				return dist.LossParallel(g, x, tensor.Arange(0, x.Size(0)), 8)
+			}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			ranks(t, 2, func(g *dist.Group) error {
+				alone, err := g.NewGroup(ctx, []int{g.Rank()})
+				if err != nil {
+					return err
+				}
+				defer alone.Close()
+				m := &heads{nn.NewLinear(3, 6, f64), nn.NewLinear(6, 1, f64), unused(g)}
+				ddp, err := dist.NewDDP(ctx, alone, m, dist.FindUnusedParameters())
+				if err != nil {
+					return err
+				}
+				defer ddp.Close()
+				ys, err := ddp.RunAll(func() ([]*tensor.Tensor, error) { return m.forward(double([]int{4, 3}, 0)) })
+				if err == nil {
+					err = errors.Join(ys[0].Sum().Backward(), ys[1].Err())
+				}
+				if err != nil {
+					return err
+				}
+				for _, n := range nn.NamedParameters(m) {
+					if unused := strings.HasPrefix(n.Name, "aux."); (n.Tensor.Grad() == nil) != unused {
+						return fmt.Errorf("the gradient of %s is %v", n.Name, n.Tensor.Grad())
+					}
+				}
+				return nil
+			})
+		})
+	}
 }
 
 // boundedLoss is the role of a rank that has a quarter of the logits, and never the bytes of the whole.
