@@ -78,7 +78,8 @@ func BucketCapMB(mb float64) DDPOption {
 }
 
 // FindUnusedParameters allows parameters to be unused in a forward pass, and results of it in the loss, on some or all
-// ranks. It costs a walk through the graph and a collective in each step; off by default. PyTorch: find_unused_parameters.
+// ranks. It costs a walk through the graph and a collective in each step; off by default. PyTorch:
+// find_unused_parameters.
 func FindUnusedParameters(on ...bool) DDPOption {
 	return func(o *ddpOptions) { o.FindUnused = optional.On(on) }
 }
@@ -97,15 +98,15 @@ func GradientAsBucketView(on ...bool) DDPOption {
 	return func(o *ddpOptions) { o.BucketView = optional.On(on) }
 }
 
-// BroadcastBuffers copies the buffers of rank 0, such as running statistics, to the other ranks in NewDDP and before each
-// forward pass that follows a step, but for the steps of a [Pipeline]; it is on by default. Without it each rank has
-// buffers of its own. PyTorch: broadcast_buffers.
+// BroadcastBuffers copies the buffers of rank 0, such as running statistics, to the other ranks in NewDDP and before
+// each forward pass that follows a step, but for the steps of a [Pipeline]; it is on by default. Without it each rank
+// has buffers of its own. PyTorch: broadcast_buffers.
 func BroadcastBuffers(on ...bool) DDPOption {
 	return func(o *ddpOptions) { o.ownBuffers, o.noForwardSync = !optional.On(on), !optional.On(on) }
 }
 
-// ForwardSyncBuffers copies the buffers of rank 0 to the other ranks before each forward pass that follows a step, but for
-// the steps of a [Pipeline]; it is on by default. NewDDP copies them in any case. PyTorch: forward_sync_buffers.
+// ForwardSyncBuffers copies the buffers of rank 0 to the other ranks before each forward pass that follows a step, but
+// for the steps of a [Pipeline]; it is on by default. NewDDP copies them in any case. PyTorch: forward_sync_buffers.
 func ForwardSyncBuffers(on ...bool) DDPOption {
 	return func(o *ddpOptions) { o.ownBuffers, o.noForwardSync = false, !optional.On(on) }
 }
@@ -544,8 +545,9 @@ func (d *DDP) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tensor.Tens
 	return all, nil
 }
 
-// sink returns its inputs. A backward pass from some of its outputs also reaches what lies behind the inputs for the others,
-// without a gradient, which tells c10d that parameters there are unused. PyTorch: _DDPSink of torch.nn.parallel.distributed.
+// sink returns its inputs. A backward pass from some of its outputs also reaches what lies behind the inputs for the
+// others, without a gradient, which tells c10d that parameters there are unused. PyTorch: _DDPSink of
+// torch.nn.parallel.distributed.
 type sink struct{}
 
 func (sink) Forward(_ *autograd.Context, in ...*tensor.Tensor) (out []*tensor.Tensor, err error) {

@@ -755,8 +755,8 @@ func (m *heads) forward(x *tensor.Tensor) ([]*tensor.Tensor, error) {
 	return []*tensor.Tensor{m.Main.Forward(x), m.Aux.Forward(x)}, nil
 }
 
-// TestUnusedResults tests that gradients are averaged if results have no part in the loss of some or all ranks, and that
-// parameters that no rank uses keep theirs.
+// TestUnusedResults tests that gradients are averaged if results have no part in the loss of some or all ranks, and
+// that parameters that no rank uses keep theirs.
 func TestUnusedResults(t *testing.T) {
 	leak.Check(t)
 	newHeads := func() *heads {
@@ -812,8 +812,8 @@ func TestUnusedResults(t *testing.T) {
 	}, dist.Timeout(20*time.Second))
 }
 
-// TestUnusedSyncBatchNorm tests that ranks take part in the normalization over the batches of all if the result has no part
-// in their loss.
+// TestUnusedSyncBatchNorm tests that ranks take part in the normalization over the batches of all if the result has no
+// part in their loss.
 func TestUnusedSyncBatchNorm(t *testing.T) {
 	leak.Check(t)
 	newHeads := func() *heads {

@@ -26,10 +26,10 @@ import (
 //	loss, err := p.Step(ctx, x, y) // x is read on the first rank, y on the last
 //	err = opt.Step()               // of this stage's parameters
 //
-// A stage may be a [DDP] over the ranks of the same stage in other pipelines. It averages the gradients of all microbatches
-// in the backward pass of the last one. Each replica has buffers of its own after the first forward pass. A stage may also
-// run DDPs, in the last microbatch each that it runs in another: nn.Func(ddp.Forward) hides the model, whose device is then
-// to be given ([StageDevice]).
+// A stage may be a [DDP] over the ranks of the same stage in other pipelines. It averages the gradients of all
+// microbatches in the backward pass of the last one. Each replica has buffers of its own after the first forward pass.
+// A stage may also run DDPs in its Forward, if each runs in the last microbatch. A stage nn.Func(ddp.Forward) hides the
+// model: [StageDevice] gives the device then, and nn.Eval takes the model.
 //
 // nn.ClipGradNorm_ sees the gradients of one stage, as in PyTorch. For the norm of all, add up the squares of
 // nn.GetTotalNorm over the group, and call nn.ClipGradsWithNorm_ with the root.
@@ -187,11 +187,11 @@ type sending struct {
 	works            []*Work
 }
 
-// Step runs the forward and backward passes of a batch and returns its loss, on all ranks. x, on the first rank, and target, on
-// the last, are divided along their first dimension, which must be a multiple of the number of microbatches; on other ranks
-// they are not read. Stages before the first one with a parameter to train have no backward pass. If it fails, or a stage
-// or the loss panics or ends the goroutine (runtime.Goexit), the group can only be closed. The same holds for the groups of
-// the stage's DDPs if ctx ends.
+// Step runs the forward and backward passes of a batch and returns its loss, on all ranks. x, on the first rank, and
+// target, on the last, are divided along their first dimension, which must be a multiple of the number of microbatches;
+// on other ranks they are not read. Stages before the first one with a parameter to train have no backward pass. If it
+// fails, or a stage or the loss panics or ends the goroutine (runtime.Goexit), the group can only be closed. The same
+// holds for the groups of the stage's DDPs if ctx ends.
 func (p *Pipeline) Step(ctx context.Context, x, target *tensor.Tensor) (loss float64, err error) {
 	return p.batch(ctx, "Step", x, target, false)
 }

@@ -332,8 +332,8 @@ func TestPipelineDDP(t *testing.T) {
 	}
 }
 
-// TestPipelineDDPBuffers tests that the buffers of rank 0 are copied to the other replicas before the first forward pass
-// alone, and that a replica can run an Eval of its own.
+// TestPipelineDDPBuffers tests that the buffers of rank 0 are copied to the other replicas before the first forward
+// pass alone, and that a replica can run an Eval of its own.
 func TestPipelineDDPBuffers(t *testing.T) {
 	leak.Check(t)
 	ranks(t, 2, func(g *dist.Group) error {

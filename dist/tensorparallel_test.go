@@ -394,7 +394,8 @@ func TestLossParallel(t *testing.T) {
 	})
 }
 
-// TestDividedWithoutGradient tests that divided layers and losses whose results have no part in the loss get no gradients.
+// TestDividedWithoutGradient tests that divided layers and losses whose results have no part in the loss get no
+// gradients.
 func TestDividedWithoutGradient(t *testing.T) {
 	leak.Check(t)
 	rows := dist.ShardDim(0)
