@@ -752,12 +752,19 @@ func computeParallel(g *dist.Group, d tensor.Device) (results []float64, err err
 	return results, nil
 }
 
-// pipeline compares training in stages on the CPU and on the devices. What the stages send is larger than the buffer of NCCL, so
-// that two ranks that both send first would wait for each other.
+// pipeline compares training in stages, also in ones that are DDPs, on the CPU and on the devices. What the stages send is
+// larger than the buffer of NCCL, so that two ranks that both send first would wait for each other.
 func pipeline(p *part) error {
+	replicas, err := p.g.NewGroup(context.Background(), []int{p.g.Rank()})
+	if err != nil {
+		return err
+	}
+	defer replicas.Close()
 	for _, gpipe := range []bool{false, true} {
-		if err := onBoth(p, func(d tensor.Device) ([]float64, error) { return trainStages(p.g, d, gpipe) }); err != nil {
-			return fmt.Errorf("gpipe %v: %w", gpipe, err)
+		for _, of := range []*dist.Group{nil, replicas} {
+			if err := onBoth(p, func(d tensor.Device) ([]float64, error) { return trainStages(p.g, of, d, gpipe) }); err != nil {
+				return fmt.Errorf("gpipe %v, DDP %v: %w", gpipe, of != nil, err)
+			}
 		}
 	}
 	return nil
@@ -778,14 +785,23 @@ func mixedStages(p *part) error {
 	return nil
 }
 
-// trainStages returns losses and the parameters of this rank's stage at the end.
-func trainStages(g *dist.Group, d tensor.Device, gpipe bool) (results []float64, err error) {
+// trainStages returns losses and the parameters of this rank's stage at the end. With replicas the stage is a DDP.
+func trainStages(g, replicas *dist.Group, d tensor.Device, gpipe bool) (results []float64, err error) {
 	const width = 1 << 15
 	ctx, on := context.Background(), nn.Device(d)
 	stages := [2]nn.Layer{nn.NewLinear(2, width, nn.NoBias(), on), nn.NewLinear(width, 1, on)}
 	stage := filled(d, stages[g.Rank()])
 	loss := func(y, target *tensor.Tensor) *tensor.Tensor { return nn.MSELoss(y.Div(width), target) }
-	p, err := dist.NewPipeline(g, stage, loss, 4, dist.GPipe(gpipe))
+	run := stage
+	if replicas != nil {
+		ddp, err := dist.NewDDP(ctx, replicas, stage)
+		if err != nil {
+			return nil, err
+		}
+		defer ddp.Close()
+		run = ddp
+	}
+	p, err := dist.NewPipeline(g, run, loss, 4, dist.GPipe(gpipe))
 	if err != nil {
 		return nil, err
 	}
