@@ -550,7 +550,8 @@ func (d *DDP) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tensor.Tens
 // torch.nn.parallel.distributed.
 type sink struct{}
 
-func (sink) Forward(_ *autograd.Context, in ...*tensor.Tensor) (out []*tensor.Tensor, err error) {
+func (sink) Forward(ctx *autograd.Context, in ...*tensor.Tensor) (out []*tensor.Tensor, err error) {
+	ctx.SetMaterializeGrads(false)
 	for _, t := range in {
 		out = append(out, t.Detach()) // which can be changed in place, unlike a view
 	}

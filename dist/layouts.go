@@ -3,7 +3,6 @@ package dist
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/refuse"
@@ -104,25 +103,6 @@ func apply(f autograd.Function, inputs ...*tensor.Tensor) *tensor.Tensor {
 	return out[0]
 }
 
-// back returns the results of f for the gradients that are not nil, and nil for the others.
-func back(f autograd.Function, grads []*tensor.Tensor) ([]*tensor.Tensor, error) {
-	out := slices.Clone(grads)
-	given := slices.DeleteFunc(slices.Clone(grads), func(t *tensor.Tensor) bool { return t == nil })
-	if len(given) == 0 {
-		return out, nil
-	}
-	results, err := autograd.Apply(f, given...)
-	if err != nil {
-		return nil, err
-	}
-	for i := range out {
-		if out[i] != nil {
-			out[i], results = results[0], results[1:]
-		}
-	}
-	return out, nil
-}
-
 // copied is tensors that all ranks use: their gradients are the sums of the ranks'.
 type copied struct{ g *Group }
 
@@ -131,7 +111,7 @@ func (f copied) Forward(_ *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Te
 }
 
 func (f copied) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
-	return back(summed(f), grads)
+	return autograd.Apply(summed(f), grads...)
 }
 
 // summed is the sums of the ranks' tensors, of which each rank has the gradients.
@@ -162,7 +142,7 @@ func (f summed) Forward(_ *autograd.Context, in ...*tensor.Tensor) (out []*tenso
 }
 
 func (f summed) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
-	return back(copied(f), grads)
+	return autograd.Apply(copied(f), grads...)
 }
 
 // gathered is the ranks' tensors side by side in a dimension. If it is used in the same way on all ranks, each has the gradient
@@ -186,9 +166,9 @@ func (f gathered) Forward(_ *autograd.Context, in ...*tensor.Tensor) ([]*tensor.
 
 func (f gathered) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
 	if f.divided {
-		return back(&scattered{g: f.g, dim: f.dim}, grads)
+		return autograd.Apply(&scattered{g: f.g, dim: f.dim}, grads...)
 	}
-	return back(split{f.g, f.dim}, grads)
+	return autograd.Apply(split{f.g, f.dim}, grads...)
 }
 
 // split is this rank's part of a tensor that all ranks have.
@@ -203,7 +183,7 @@ func (f split) Forward(_ *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Ten
 }
 
 func (f split) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
-	return back(gathered{g: f.g, dim: f.dim}, grads)
+	return autograd.Apply(gathered{g: f.g, dim: f.dim}, grads...)
 }
 
 // scattered is this rank's part of the sum of the ranks' tensors, whose size in the dimension is a multiple of their number. A
@@ -235,12 +215,9 @@ func (f *scattered) Forward(_ *autograd.Context, in ...*tensor.Tensor) ([]*tenso
 }
 
 func (f *scattered) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
-	whole, err := back(gathered{f.g, f.dim, true}, grads)
-	switch {
-	case err != nil || f.bias == tensor.Invalid:
+	whole, err := autograd.Apply(gathered{f.g, f.dim, true}, grads...)
+	if err != nil || f.bias == tensor.Invalid {
 		return whole, err
-	case whole[0] == nil:
-		return append(whole, nil), nil
 	}
 	var dims []int
 	for d := range whole[0].Dim() - 1 {
@@ -258,6 +235,6 @@ func (f beside) Forward(_ *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Te
 }
 
 func (f beside) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
-	sums, err := back(summed(f), grads[1:])
+	sums, err := autograd.Apply(summed(f), grads[1:]...)
 	return append(grads[:1:1], sums...), err
 }

@@ -173,9 +173,6 @@ func (f *crossEntropy) Backward(ctx *autograd.Context, grads ...*tensor.Tensor) 
 	if tensor.GradEnabled() {
 		return nil, refuse.Error("LossParallel", tensor.ErrNotImplemented, "the loss cannot be differentiated twice")
 	}
-	if grads[0] == nil {
-		return make([]*tensor.Tensor, 2), nil
-	}
 	saved := ctx.Saved()
 	exp, total, own, other, factor := saved[0], saved[1], saved[2], saved[3], saved[4]
 	a, ofTargets, ofClasses := saved[5], saved[6], saved[7]

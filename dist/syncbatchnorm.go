@@ -118,9 +118,6 @@ func (f *syncNorm) Backward(ctx *autograd.Context, grads ...*tensor.Tensor) ([]*
 	}
 	saved := ctx.Saved()
 	x, mean, scale, count, g := saved[0], saved[1], saved[2], saved[3], grads[0]
-	if g == nil { // here: the other ranks may have one, and wait for this one's
-		g = x.ZerosLike()
-	}
 	dims, channel := layout(x)
 	wide, wideGrad := x.To(mean.DType()), g.To(mean.DType())
 	normal := wide.Sub(mean.View(channel...)).Mul(scale.View(channel...))

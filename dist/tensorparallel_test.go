@@ -394,8 +394,8 @@ func TestLossParallel(t *testing.T) {
 	})
 }
 
-// TestDividedWithoutGradient tests that divided layers and losses whose results have no part in the loss get no
-// gradients.
+// TestDividedWithoutGradient tests that parameters of divided layers and losses whose results have no part in the loss get
+// no gradient, or zeros.
 func TestDividedWithoutGradient(t *testing.T) {
 	leak.Check(t)
 	rows := dist.ShardDim(0)
@@ -444,8 +444,13 @@ func TestDividedWithoutGradient(t *testing.T) {
 					return err
 				}
 				for _, n := range nn.NamedParameters(m) {
-					if unused := strings.HasPrefix(n.Name, "aux."); (n.Tensor.Grad() == nil) != unused {
-						return fmt.Errorf("the gradient of %s is %v", n.Name, n.Tensor.Grad())
+					grad := n.Tensor.Grad()
+					if unused := strings.HasPrefix(n.Name, "aux."); !unused && grad == nil {
+						return fmt.Errorf("%s has no gradient", n.Name)
+					} else if unused && grad != nil {
+						if most, err := grad.Abs().Max().Item(); err != nil || most != 0 {
+							return fmt.Errorf("the gradient of %s is %v, want none or zeros; %w", n.Name, grad, err)
+						}
 					}
 				}
 				return nil
