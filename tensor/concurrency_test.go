@@ -706,3 +706,20 @@ func TestScopesDoNotBlock(t *testing.T) {
 		t.Error(m, err)
 	}
 }
+
+// TestHoldReleased tests that a value may be attached to a tensor that another goroutine has just released.
+func TestHoldReleased(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		for range 100 {
+			x := Zeros([]int{3})
+			x.Release()
+			hold(x, new(int))()
+		}
+	})
+	for range 3 {
+		if err := vram.Collect(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -129,6 +129,9 @@ func appendData[T Element](op string, dst []T, t *Tensor) ([]T, error) {
 	if Layout(m.Layout) == layoutNested {
 		return dst, refused(op, ErrArgument, "a nested tensor has no rows and columns; Unbind gives its tensors")
 	}
+	if l := Layout(m.Layout); l != Strided {
+		return dst, refused(op, ErrArgument, "the elements of a %v tensor are not in rows and columns; convert it with ToDense first", l)
+	}
 	if deviceOf(&m).Type == MetaType {
 		return dst, refused(op, ErrArgument, "a tensor on the meta device has no elements")
 	}

@@ -414,24 +414,27 @@ func (t *Tensor) printable(dtype DType, shape []int, numel int) (*printing, erro
 		}
 	}
 	if numel > p.Threshold {
-		for d, n := range shape {
+		for d, n := range slices.Backward(shape) {
 			if n/2 < p.EdgeItems || n == 2*p.EdgeItems {
 				continue
 			}
 			p.shape[d], p.cut[d] = 2*p.EdgeItems, true
-			edges := make([]int, 0, 2*p.EdgeItems)
-			for i := range p.EdgeItems {
-				edges = append(edges, i)
+			if p.EdgeItems == 0 {
+				if err := next(x.Narrow(d, 0, 0)); err != nil {
+					return nil, err
+				}
+				continue
 			}
-			for i := range p.EdgeItems {
-				edges = append(edges, n-p.EdgeItems+i)
-			}
-			at := FromSlice(edges, nil, x.Device())
-			err := next(x.IndexSelect(d, at))
-			at.Release()
-			if err != nil {
+			// The first and the last items, as two windows: a view, however large the tensor is.
+			if err := next(x.Unfold(d, p.EdgeItems, n-p.EdgeItems)); err != nil {
 				return nil, err
 			}
+			if err := next(x.MoveDim(-1, d+1)); err != nil {
+				return nil, err
+			}
+		}
+		if err := next(x.Reshape(p.shape...)); err != nil {
+			return nil, err
 		}
 	}
 	if dtype.IsComplex() {

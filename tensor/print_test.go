@@ -357,3 +357,39 @@ func TestNamesOfComplex32(t *testing.T) {
 		}
 	}
 }
+
+// TestPrintCopiesEdges tests that a tensor of any size is printed as PyTorch prints it, from copies of its first and last
+// elements.
+func TestPrintCopiesEdges(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		row := Arange(0, 10, Float32).View(10, 1)
+		x := row.Expand(10, 1<<40) // 40 TiB
+		want := "tensor([[0., 0., 0.,  ..., 0., 0., 0.],\n" +
+			"        [1., 1., 1.,  ..., 1., 1., 1.],\n" +
+			"        [2., 2., 2.,  ..., 2., 2., 2.],\n" +
+			"        ...,\n" +
+			"        [7., 7., 7.,  ..., 7., 7., 7.],\n" +
+			"        [8., 8., 8.,  ..., 8., 8., 8.],\n" +
+			"        [9., 9., 9.,  ..., 9., 9., 9.]])"
+		if got := x.String(); got != want {
+			t.Errorf("got %s", got)
+		}
+		z := Complex(row, row.Neg()).Conj().Expand(10, 1<<40)
+		if got := z.String(); !strings.Contains(got, "[9.+9.j, 9.+9.j, 9.+9.j,  ..., 9.+9.j, 9.+9.j, 9.+9.j]") {
+			t.Errorf("conjugated: got %s", got)
+		}
+	})
+}
+
+// TestDataOfSparse tests that the elements of a sparse tensor are refused before memory for them is asked for.
+func TestDataOfSparse(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := SparseCOOTensor(FromSlice([]int64{1, 2}, []int{2, 1}), FromSlice([]float32{1}, nil), []int{1 << 20, 1 << 20})
+		_, err := Data[float32](x)
+		if !errors.Is(err, ErrArgument) || errors.Is(err, ErrOutOfMemory) || !strings.Contains(err.Error(), "ToDense") {
+			t.Errorf("Data of a sparse tensor of 2^40 elements: %v", err)
+		}
+	})
+}

@@ -38,6 +38,10 @@ var holding sync.Mutex
 
 // hold makes v reachable for as long as t is, or until drop is called. v may refer to t: both are Go objects.
 func hold(t *Tensor, v any) (drop func()) {
+	if !t.pin() { // released: a new anchor would free its handle again
+		return func() {}
+	}
+	defer t.unpin()
 	t.attach()
 	if s := t.inScope(); s != nil {
 		s.attached(t)
