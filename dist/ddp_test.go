@@ -534,6 +534,9 @@ func TestDDPErrors(t *testing.T) {
 		for name, f := range map[string]func() (int, error){
 			"nil group":   func() (int, error) { return dist.ConvertSyncBatchNorm(nil, m) },
 			"not a model": func() (int, error) { return dist.ConvertSyncBatchNorm(g, 3) },
+			"not made": func() (int, error) {
+				return dist.ConvertSyncBatchNorm(g, nn.NewSequential(nn.NewBatchNorm2d(3), nn.NewLazyBatchNorm2d(nn.NoAffine(), nn.NoRunningStats())))
+			},
 		} {
 			if n, err := f(); err == nil || n != 0 {
 				t.Errorf("ConvertSyncBatchNorm, %s: %d, %v", name, n, err)

@@ -13,7 +13,8 @@ import (
 // ConvertSyncBatchNorm makes the BatchNorm1d, BatchNorm2d and BatchNorm3d of a model normalize, in training, over the batches of
 // all ranks of g, which can have different sizes, and returns how many there are. The modules and their state dict stay
 // what they are; in evaluation nothing changes. In training they cannot be differentiated twice, nor used in DDP.Join
-// of the group. All ranks must convert the same model. PyTorch: torch.nn.SyncBatchNorm.convert_sync_batchnorm.
+// of the group. All ranks must convert the same model, whose lazy ones are made. PyTorch:
+// torch.nn.SyncBatchNorm.convert_sync_batchnorm.
 func ConvertSyncBatchNorm(g *Group, model any) (int, error) {
 	const op = "ConvertSyncBatchNorm"
 	if err := g.check(op); err != nil {
@@ -22,8 +23,8 @@ func ConvertSyncBatchNorm(g *Group, model any) (int, error) {
 	if err := nn.Check(model); err != nil {
 		return 0, err
 	}
-	set := handle.SetBatchNorm.(func(model any, f func(x, weight, bias, runningMean, runningVar *tensor.Tensor, momentum, eps float64) *tensor.Tensor) int)
-	return set(model, func(x, weight, bias, runningMean, runningVar *tensor.Tensor, momentum, eps float64) *tensor.Tensor {
+	set := handle.SetBatchNorm.(func(op string, model any, f func(x, weight, bias, runningMean, runningVar *tensor.Tensor, momentum, eps float64) *tensor.Tensor) (int, error))
+	return set(op, model, func(x, weight, bias, runningMean, runningVar *tensor.Tensor, momentum, eps float64) *tensor.Tensor {
 		if err := g.unjoined("BatchNorm"); err != nil {
 			return tensor.Failed(err)
 		}
@@ -35,7 +36,7 @@ func ConvertSyncBatchNorm(g *Group, model any) (int, error) {
 			}
 		}
 		return apply(f, inputs...)
-	}), nil
+	})
 }
 
 // syncNorm normalizes x, given with its weight and bias if it has them, over the ranks of a group.

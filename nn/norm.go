@@ -143,12 +143,18 @@ type normalize = func(x, weight, bias, runningMean, runningVar *tensor.Tensor, m
 
 func init() {
 	// For dist.ConvertSyncBatchNorm.
-	handle.SetBatchNorm = func(model any, f normalize) int {
+	handle.SetBatchNorm = func(op string, model any, f normalize) (int, error) {
+		for _, n := range NamedModules(model) {
+			switch unparametrized(n.Module).(type) {
+			case *Lazy[*BatchNorm1d], *Lazy[*BatchNorm2d], *Lazy[*BatchNorm3d]: // made ones are not listed
+				return 0, refuse.Error(op, tensor.ErrArgument, "%q has not been made yet: call Forward first", n.Name)
+			}
+		}
 		all := batchNorms(model)
 		for _, b := range all {
 			b.overRanks = f
 		}
-		return len(all)
+		return len(all), nil
 	}
 }
 

@@ -128,8 +128,9 @@ var (
 	// Places returns for each parameter of a model functions that set the fields that hold it; nil for a parameter that
 	// is held where it cannot be replaced: func(model any) map[*tensor.Tensor][]func(t *tensor.Tensor).
 	Places any
-	// SetBatchNorm makes the batch normalizations of a model normalize by f in training, and returns their number:
-	// func(model any, f func(x, weight, bias, runningMean, runningVar *tensor.Tensor, momentum, eps float64) *tensor.Tensor) int.
+	// SetBatchNorm makes the batch normalizations of a model normalize by f in training, and returns their number, or an
+	// error if a lazy one is not made yet: func(op string, model any,
+	// f func(x, weight, bias, runningMean, runningVar *tensor.Tensor, momentum, eps float64) *tensor.Tensor) (int, error).
 	SetBatchNorm any
 )
 
