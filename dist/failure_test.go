@@ -527,6 +527,10 @@ func TestContextEndsWithinACall(t *testing.T) {
 		}},
 		{"NewDDP", 1, func(ctx context.Context, g *dist.Group) error { return second(dist.NewDDP(ctx, g, nn.NewLinear(2, 2))) }},
 		{"Shard", 3, func(ctx context.Context, g *dist.Group) error { return second(dist.Shard(ctx, g, nn.NewLinear(2, 2))) }},
+		{"FullStateDict", 1, func(ctx context.Context, g *dist.Group) error {
+			m := nn.NewLinear(2, 2)
+			return errors.Join(second(dist.Shard(context.Background(), g, m)), second(dist.FullStateDict(ctx, g, m, 0)))
+		}},
 	} {
 		ranks(t, 2, func(g *dist.Group) error {
 			if g.Rank() == 1 {
@@ -546,6 +550,38 @@ func TestContextEndsWithinACall(t *testing.T) {
 			return nil
 		})
 	}
+}
+
+// TestContextEndsBetweenGroups tests that a context that ends between the collectives of Shard's two groups aborts both.
+func TestContextEndsBetweenGroups(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 4, func(g *dist.Group) error {
+		mesh, err := dist.NewDeviceMesh(ctx, g, []int{2, 2}, "replicate", "shard")
+		if err != nil {
+			return err
+		}
+		defer mesh.Close()
+		shard := func(ctx context.Context) error {
+			return second(dist.Shard(ctx, mesh.Group("shard"), nn.NewLinear(2, 2), dist.Replicas(mesh.Group("replicate"))))
+		}
+		if g.Rank() != 0 {
+			if err := shard(ctx); !errors.Is(err, dist.ErrConnection) {
+				return fmt.Errorf("beside a rank whose context has ended: %w", err)
+			}
+			return nil
+		}
+		left := new(atomic.Int64)
+		left.Store(4) // that of the second group's first collective is the fifth
+		if err := shard(ending{ctx, left}); !errors.Is(err, context.Canceled) {
+			return err
+		}
+		for _, name := range []string{"replicate", "shard"} {
+			if err := mesh.Group(name).Barrier(ctx); !errors.Is(err, dist.ErrAborted) {
+				return fmt.Errorf("the group %s was not aborted: %w", name, err)
+			}
+		}
+		return nil
+	})
 }
 
 // TestCallbackDoesNotReturn tests that a stage, a loss or a hook that panics or ends its goroutine aborts the group, so

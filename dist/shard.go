@@ -175,12 +175,19 @@ func Shard(ctx context.Context, g *Group, module any, opts ...ShardOption) (*FSD
 	if err := m.adopt(op); err != nil {
 		return nil, err
 	}
+	var err error
 	for _, g := range m.groups() {
-		if err := m.agree(ctx, op, g); err != nil {
-			return nil, err
+		if err == nil {
+			err = m.agree(ctx, op, g)
 		}
 	}
-	if err := g.rest(ctx, op, m.divide(ctx, op)); err != nil {
+	if err == nil {
+		err = m.divide(ctx, op)
+	}
+	for _, g := range m.groups() {
+		err = g.rest(ctx, op, err) // the ranks of both groups are in the call
+	}
+	if err != nil {
 		return nil, err
 	}
 	for _, p := range m.params {

@@ -83,6 +83,7 @@ func FullStateDict(ctx context.Context, g *Group, model any, dst int) (map[strin
 	}
 	owners, state := g.sharded(), map[string]*tensor.Tensor{}
 	done := map[*tensor.Tensor]*tensor.Tensor{}
+	begun := false // the first collective
 	for _, n := range nn.StateDict(model) {
 		whole, again := done[n.Tensor]
 		owner := owners[n.Tensor]
@@ -93,9 +94,14 @@ func FullStateDict(ctx context.Context, g *Group, model any, dst int) (map[strin
 		}
 		if !again && owner != nil {
 			var err error
-			if whole, err = owner.Gather(ctx, n.Tensor, dst); err != nil {
+			whole, err = owner.Gather(ctx, n.Tensor, dst)
+			if begun {
+				err = g.rest(ctx, op, err)
+			}
+			if err != nil {
 				return nil, err
 			}
+			begun = true
 		} else if !again {
 			whole = n.Tensor
 		}
