@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -666,5 +668,177 @@ func TestCallbackDoesNotReturn(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// A relay stands between a store's host and a rank.
+type relay struct {
+	listener net.Listener
+	delay    atomic.Int64  // of what the rank sends
+	stopped  atomic.Bool   // nothing arrives
+	end      chan struct{} // closed by close
+	once     sync.Once
+	all      sync.WaitGroup
+}
+
+// relayTo returns a relay to the store at addr, which may begin to listen later.
+func relayTo(t *testing.T, addr string) *relay {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{listener: l, end: make(chan struct{})}
+	r.all.Go(func() {
+		for {
+			rank, err := l.Accept()
+			if err != nil {
+				return
+			}
+			r.all.Go(func() { r.connect(rank, addr) })
+		}
+	})
+	return r
+}
+
+// over reports whether the relay was closed, after a pause.
+func (r *relay) over(pause time.Duration) bool {
+	select {
+	case <-r.end:
+		return true
+	case <-time.After(pause):
+		return false
+	}
+}
+
+func (r *relay) connect(rank net.Conn, addr string) {
+	defer rank.Close()
+	host, err := net.Dial("tcp", addr)
+	for ; err != nil; host, err = net.Dial("tcp", addr) {
+		if r.over(10 * time.Millisecond) {
+			return
+		}
+	}
+	defer host.Close()
+	r.all.Go(func() {
+		_, _ = io.Copy(rank, host)
+		_ = rank.Close()
+	})
+	r.all.Go(func() {
+		<-r.end
+		_, _ = rank.Close(), host.Close()
+	})
+	data := make([]byte, 1<<16)
+	for {
+		n, err := rank.Read(data)
+		for r.stopped.Load() {
+			if r.over(10 * time.Millisecond) {
+				return
+			}
+		}
+		if err != nil || r.over(time.Duration(r.delay.Load())) {
+			return
+		}
+		if _, err := host.Write(data[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// close ends all connections.
+func (r *relay) close() {
+	r.once.Do(func() {
+		close(r.end)
+		_ = r.listener.Close()
+	})
+	r.all.Wait()
+}
+
+// within returns an error if f takes longer than limit; it then closes the relay, after which f must return.
+func (r *relay) within(limit time.Duration, f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- tensor.WithScope(f) }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(limit):
+		r.close()
+		return errors.Join(fmt.Errorf("a call did not return within %v", limit), <-done)
+	}
+}
+
+// overRelay runs f as each of n ranks, of which rank 0 hosts the store and rank 1 reaches it over a relay. The relay is nil for
+// the others.
+func overRelay(t *testing.T, n int, f func(g *dist.Group, r *relay) error, opts ...dist.Option) {
+	t.Helper()
+	addr := "127.0.0.1:" + freePort(t)
+	r := relayTo(t, addr)
+	defer r.close()
+	var all sync.WaitGroup
+	for rank := range n {
+		all.Go(func() {
+			at, own := addr, (*relay)(nil)
+			if rank == 1 {
+				at, own = r.listener.Addr().String(), r
+			}
+			g, err := dist.Init(ctx, append([]dist.Option{dist.InitMethod("tcp://" + at), dist.Rank(rank), dist.WorldSize(n), dist.Timeout(time.Minute)}, opts...)...)
+			if err != nil {
+				t.Errorf("rank %d: %v", rank, err)
+				return
+			}
+			err = tensor.WithScope(func() error { return errors.Join(g.Barrier(ctx), f(g, own)) })
+			if err := errors.Join(err, g.Close()); err != nil {
+				t.Errorf("rank %d: %v", rank, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// TestEndWithoutTheStore tests that contexts, Abort and Close end while the store does not answer a look for failures.
+func TestEndWithoutTheStore(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long; it runs without -short")
+	}
+	leak.Check(t)
+	canceled := func(receive func(ctx context.Context, g *dist.Group) error) func(g *dist.Group) error {
+		return func(g *dist.Group) error {
+			short, cancel := context.WithTimeout(ctx, 2500*time.Millisecond)
+			defer cancel()
+			if err := receive(short, g); !errors.Is(err, context.DeadlineExceeded) {
+				return fmt.Errorf("a context that ends: %w", err)
+			}
+			return nil
+		}
+	}
+	fromAny := func(ctx context.Context, g *dist.Group) error { return g.Recv(ctx, vector(0), dist.AnySource, 0) }
+	for name, f := range map[string]func(g *dist.Group) error{
+		"any source": canceled(fromAny),
+		"device": canceled(func(ctx context.Context, g *dist.Group) error {
+			dist.LookOut(g)
+			return g.Recv(ctx, vector(0), 0, 0)
+		}),
+		"Abort": func(g *dist.Group) error {
+			aborted := make(chan error, 1)
+			time.AfterFunc(2500*time.Millisecond, func() { aborted <- g.Abort() })
+			if err := fromAny(ctx, g); !errors.Is(err, dist.ErrAborted) {
+				return fmt.Errorf("a group that is aborted: %w", err)
+			}
+			return <-aborted
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			done := make(chan struct{})
+			overRelay(t, 2, func(g *dist.Group, r *relay) error {
+				if g.Rank() == 0 {
+					<-done
+					return nil
+				}
+				defer close(done)
+				r.stopped.Store(true)
+				return r.within(30*time.Second, func() error { return errors.Join(f(g), g.Close()) })
+			})
+		})
 	}
 }

@@ -139,6 +139,19 @@ func (g *Group) connect(ctx context.Context, op, prefix string) (err error) {
 	return g.store.Set(connectedKey(g.rank), nil)
 }
 
+// inTime calls f, which uses the store, and waits for it at most for grace: the store may not answer.
+func inTime(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(grace):
+	}
+}
+
 // settle waits until the other ranks have connected, at most for grace: one whose connections were closed before would fail. It
 // does not wait for ranks that have no address, which are written in Python. blocked reports whether the store does not answer.
 func (g *Group) settle() (blocked bool) {
@@ -369,8 +382,8 @@ func (g *Group) call(ctx context.Context, op, what string, f func(n cshim.Group)
 }
 
 // Abort makes the group's collectives fail: those in flight and all later ones on this rank with ErrAborted, those of the
-// other ranks with a *PeerError that names this rank. It does not wait for them. PyTorch:
-// torch.distributed.distributed_c10d._abort_process_group.
+// other ranks with a *PeerError that names this rank. It does not wait for them, and for a store whose host does not answer
+// a second at most. PyTorch: torch.distributed.distributed_c10d._abort_process_group.
 func (g *Group) Abort() error {
 	if g == nil {
 		return refuse.Nil("Abort", "a group")
@@ -385,8 +398,10 @@ func (g *Group) Abort() error {
 	if again || g.closed.Load() {
 		return nil
 	}
-	g.leave()
-	g.alarm()
+	inTime(func() {
+		g.leave()
+		g.alarm()
+	})
 	g.record(false, flight.Abort)
 	return g.cut("Abort")
 }
@@ -462,7 +477,7 @@ func (g *Group) Close() error {
 	// holds the lock, and a DDP in a collective holds its own.
 	locked := !cut && len(busy) == 0 && g.mu.TryLock()
 	if !stuck { // otherwise the store does not take the report either
-		g.leave()
+		inTime(g.leave)
 	}
 	if !locked {
 		err = g.cut("Close")
