@@ -795,7 +795,8 @@ func overRelay(t *testing.T, n int, f func(g *dist.Group, r *relay) error, opts 
 	all.Wait()
 }
 
-// TestEndWithoutTheStore tests that contexts, Abort and Close end while the store does not answer a look for failures.
+// TestEndWithoutTheStore tests that contexts, Abort and Close end while the store does not answer a look for failures, and a
+// call of NewGroup with its timeout.
 func TestEndWithoutTheStore(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long; it runs without -short")
@@ -826,6 +827,12 @@ func TestEndWithoutTheStore(t *testing.T) {
 			}
 			return <-aborted
 		},
+		"NewGroup": func(g *dist.Group) error {
+			if err := second(g.NewGroup(ctx, []int{0, 1}, dist.Timeout(time.Second))); !errors.Is(err, dist.ErrTimeout) {
+				return err
+			}
+			return nil
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
@@ -839,6 +846,45 @@ func TestEndWithoutTheStore(t *testing.T) {
 				r.stopped.Store(true)
 				return r.within(30*time.Second, func() error { return errors.Join(f(g), g.Close()) })
 			})
+		})
+	}
+}
+
+// TestInitWithoutTheStore tests that Init ends with its context and timeout if the store does not answer.
+func TestInitWithoutTheStore(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long; it runs without -short")
+	}
+	leak.Check(t)
+	server, err := dist.NewTCPStore(ctx, "127.0.0.1:0", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	for name, opts := range map[string][]dist.Option{"": nil, "flight recorder": {dist.FlightRecorder(t.TempDir())}, "token": {dist.Token("secret")}} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			r := relayTo(t, server.Addr())
+			defer r.close()
+			s, err := dist.NewTCPStore(ctx, r.listener.Addr().String(), false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			r.stopped.Store(true)
+			start := func(ctx context.Context, opts ...dist.Option) error {
+				return r.within(30*time.Second, func() error {
+					return second(dist.Init(ctx, append(opts, dist.WithStore(s), dist.Rank(0), dist.WorldSize(2))...))
+				})
+			}
+			if err := start(ctx, append(opts, dist.Timeout(time.Second))...); !errors.Is(err, dist.ErrTimeout) {
+				t.Errorf("a timeout: %v", err)
+			}
+			ends, end := context.WithCancel(ctx)
+			time.AfterFunc(20*time.Millisecond, end)
+			if err := start(ends, opts...); !errors.Is(err, context.Canceled) { // while the first call still waits
+				t.Errorf("a context that ends: %v", err)
+			}
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package dist
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,7 +24,7 @@ import (
 func FlightRecorder(dir string) Option { return optionFunc(func(o *options) { o.flight = dir }) }
 
 // record starts the recorder of a job if the options ask for one.
-func (o *options) record(op string, j *job) error {
+func (o *options) record(ctx context.Context, op string, j *job) error {
 	if o.flight == "" {
 		return nil
 	}
@@ -36,7 +37,9 @@ func (o *options) record(op string, j *job) error {
 	}
 	// All ranks write to the directory that the first one names.
 	name := fmt.Sprintf("%s-%d", time.Now().UTC().Format("20060102T150405.000"), os.Getpid())
-	run, err := j.store.CompareSet("linstock/flight", nil, []byte(name))
+	run, err := await(ctx, op, j.store, o.timeout, func(n cshim.Store, _ int64, _ *int32) ([]byte, error) {
+		return n.CompareSet("linstock/flight", nil, []byte(name))
+	}, func([]byte) {})
 	if err != nil {
 		return err
 	}

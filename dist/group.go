@@ -63,7 +63,7 @@ func (g *Group) join(ctx context.Context, op string, base *Store, prefix string,
 	if g.store, err = NewPrefixStore(prefix+"/", base); err != nil {
 		return err
 	}
-	if err := g.store.Set(comingKey(g.rank), nil); err != nil {
+	if err := g.store.setWithin(ctx, op, g.timeout, comingKey(g.rank), nil); err != nil {
 		return err
 	}
 	watched, cancel := context.WithCancel(ctx)
@@ -116,27 +116,25 @@ func (g *Group) join(ctx context.Context, op string, base *Store, prefix string,
 func (g *Group) connect(ctx context.Context, op, prefix string) (err error) {
 	g.kept, g.parts = map[*Work]struct{}{}, map[io.Closer]struct{}{}
 	g.reported.at = time.Now()
-	err = g.store.use(op, func(n cshim.Store) error {
-		return waiting(ctx, op, g.timeout, func(within int64, cancel *int32) (err error) {
-			checked := ""
-			if g.checked {
-				checked = prefix
+	checked := ""
+	if g.checked {
+		checked = prefix
+	}
+	g.native, err = await(ctx, op, g.store, g.timeout, func(n cshim.Store, within int64, cancel *int32) (cshim.Group, error) {
+		native, err := cshim.GroupNew(n, g.rank, g.size, g.backends, g.timeout.Milliseconds(), within, checked, cancel)
+		var e *cshim.Error
+		if errors.As(err, &e) && e.Code == cshim.CodeGeneric {
+			e.Code = cshim.CodeConnection // gloo's error for it has another type
+			if strings.Contains(e.Message, "Connect timeout") {
+				e.Code = cshim.CodeTimeout
 			}
-			g.native, err = cshim.GroupNew(n, g.rank, g.size, g.backends, g.timeout.Milliseconds(), within, checked, cancel)
-			var native *cshim.Error
-			if errors.As(err, &native) && native.Code == cshim.CodeGeneric {
-				native.Code = cshim.CodeConnection // gloo's error for it has another type
-				if strings.Contains(native.Message, "Connect timeout") {
-					native.Code = cshim.CodeTimeout
-				}
-			}
-			return err
-		})
-	})
+		}
+		return native, err
+	}, cshim.Group.Free)
 	if err != nil {
 		return err
 	}
-	return g.store.Set(connectedKey(g.rank), nil)
+	return g.store.setWithin(ctx, op, g.timeout, connectedKey(g.rank), nil)
 }
 
 // inTime calls f, which uses the store, and waits for it at most for grace: the store may not answer.

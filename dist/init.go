@@ -246,11 +246,11 @@ func (o *options) start(ctx context.Context, op string) (g *Group, missing strin
 	for r := range o.world {
 		g.members = append(g.members, r)
 	}
-	if err = j.store.Set(addressKey(o.rank), []byte(j.address())); err == nil {
+	if err = j.store.setWithin(ctx, op, o.timeout, addressKey(o.rank), []byte(j.address())); err == nil {
 		err = g.prove(ctx, op, o.token)
 	}
 	if err == nil {
-		err = o.record(op, j)
+		err = o.record(ctx, op, j)
 	}
 	if err == nil {
 		g.store, err = NewPrefixStore(g.name+"/", j.store)
@@ -260,7 +260,9 @@ func (o *options) start(ctx context.Context, op string) (g *Group, missing strin
 	}
 	if err != nil {
 		if errors.Is(err, ErrTimeout) {
-			missing = g.missing()
+			soon, cancel := context.WithTimeout(context.Background(), grace)
+			defer cancel()
+			missing, _, _ = within(soon, func() (string, error) { return g.missing(), nil }, func(string) {}) // the store may not answer
 		}
 		_ = g.Close()
 		return nil, missing, err

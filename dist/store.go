@@ -413,8 +413,9 @@ func (s *Store) Set(key string, value []byte) error {
 	return s.key("Set", key, func(n cshim.Store) error { return n.Set(key, value) })
 }
 
-// await calls f as waiting does. It ends with ctx and Close also if the store's host does not answer.
-func await[T any](ctx context.Context, op string, s *Store, f func(n cshim.Store, milliseconds int64, cancel *int32) (T, error)) (v T, err error) {
+// await calls f as waiting does. It ends with ctx, the timeout and Close also if the store's host does not answer; late then
+// gets what f returns without an error.
+func await[T any](ctx context.Context, op string, s *Store, timeout time.Duration, f func(n cshim.Store, milliseconds int64, cancel *int32) (T, error), late func(T)) (v T, err error) {
 	if err := refuse.Ended(op, ctx, ErrTimeout); err != nil {
 		return v, err
 	}
@@ -425,25 +426,45 @@ func await[T any](ctx context.Context, op string, s *Store, f func(n cshim.Store
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ending, cancel)()
-	begun, in := false, true
-	err = waiting(both, op, DefaultTimeout, func(ms int64, cancel *int32) (err error) {
+	begun := false
+	var ended error // of the context of a call that has not returned
+	err = waiting(both, op, timeout, func(ms int64, cancel *int32) (err error) {
 		begun = true
-		v, err, in = within(both, func() (T, error) {
+		limit, end := context.WithTimeout(both, time.Duration(ms)*time.Millisecond)
+		defer end()
+		var in bool
+		v, err, in = within(limit, func() (T, error) {
 			defer s.release()
 			return f(n, ms, cancel)
-		}, func(T) {})
+		}, late)
+		if !in {
+			ended = limit.Err()
+		}
 		return err
 	})
 	if !begun {
 		s.release()
 	}
-	if !in {
-		err = endedBy(op, both.Err())
+	if ended != nil {
+		err = endedBy(op, ended)
 	}
 	if err != nil && ctx.Err() == nil && s.closed.Load() {
 		err = refuse.Error(op, ErrClosed, "the store was closed")
 	}
 	return v, err
+}
+
+// awaitError is await for an f that returns an error alone.
+func awaitError(ctx context.Context, op string, s *Store, timeout time.Duration, f func(n cshim.Store, milliseconds int64, cancel *int32) error) error {
+	_, err := await(ctx, op, s, timeout, func(n cshim.Store, ms int64, cancel *int32) (struct{}, error) {
+		return struct{}{}, f(n, ms, cancel)
+	}, func(struct{}) {})
+	return err
+}
+
+// setWithin is Set, which ends with ctx and the timeout also if a call before it waits for the store's host.
+func (s *Store) setWithin(ctx context.Context, op string, timeout time.Duration, key string, value []byte) error {
+	return awaitError(ctx, op, s, timeout, func(n cshim.Store, _ int64, _ *int32) error { return n.Set(key, value) })
 }
 
 // Get waits until the key is set, ctx ends or DefaultTimeout is over, and returns its value. PyTorch: Store.get.
@@ -452,7 +473,7 @@ func (s *Store) Get(ctx context.Context, key string) (value []byte, err error) {
 	if err := checkText(op, "the key", key); err != nil {
 		return nil, err
 	}
-	return await(ctx, op, s, func(n cshim.Store, ms int64, cancel *int32) ([]byte, error) { return n.Get(key, ms, cancel) })
+	return await(ctx, op, s, DefaultTimeout, func(n cshim.Store, ms int64, cancel *int32) ([]byte, error) { return n.Get(key, ms, cancel) }, func([]byte) {})
 }
 
 // Wait waits until all keys are set, ctx ends or DefaultTimeout is over. PyTorch: Store.wait.
@@ -467,9 +488,7 @@ func (s *Store) Wait(ctx context.Context, keys ...string) error {
 		return s.use(op, func(cshim.Store) error { return nil })
 	}
 	for _, k := range keys {
-		if _, err := await(ctx, op, s, func(n cshim.Store, ms int64, cancel *int32) (struct{}, error) {
-			return struct{}{}, n.Wait(k, ms, cancel)
-		}); err != nil {
+		if err := awaitError(ctx, op, s, DefaultTimeout, func(n cshim.Store, ms int64, cancel *int32) error { return n.Wait(k, ms, cancel) }); err != nil {
 			return err
 		}
 	}

@@ -38,7 +38,7 @@ func (g *Group) prove(ctx context.Context, op, token string) error {
 	}
 	number := make([]byte, 32)
 	_, _ = rand.Read(number) // never fails
-	if err := g.job.store.Set(key("number", g.rank), number); err != nil {
+	if err := g.job.store.setWithin(ctx, op, g.timeout, key("number", g.rank), number); err != nil {
 		return err
 	}
 	all := sha256.New()
@@ -59,7 +59,7 @@ func (g *Group) prove(ctx context.Context, op, token string) error {
 		_, _ = h.Write(all.Sum(nil))
 		return h.Sum(nil)
 	}
-	if err := g.job.store.Set(key("proof", g.rank), proof(g.rank)); err != nil {
+	if err := g.job.store.setWithin(ctx, op, g.timeout, key("proof", g.rank), proof(g.rank)); err != nil {
 		return err
 	}
 	var unknown []int
