@@ -34,6 +34,7 @@ type job struct {
 	store    *Store
 	host     int // the rank, in the group of all, that hosts the store; -1: none of them does
 	listener net.Listener
+	others   sync.Map     // their addresses, by their ranks in the group of all, as far as they were asked for
 	groups   atomic.Int64 // those that are open
 	flight   *flight.Recorder
 	waited   atomic.Int64 // nanoseconds in collectives, without those of backward passes
@@ -78,6 +79,19 @@ func (j *job) close() error {
 func (j *job) address() string {
 	host, _ := os.Hostname()
 	return host + " " + j.listener.Addr().String()
+}
+
+// addressOf returns the address of another rank, and "" if the store has none.
+func (j *job) addressOf(rank int) string {
+	if known, ok := j.others.Load(rank); ok {
+		return known.(string)
+	}
+	address, err := read(j.store, addressKey(rank))
+	if err != nil || address == "" {
+		return ""
+	}
+	j.others.Store(rank, address)
+	return address
 }
 
 // ended reports whether the process at an address has ended, as far as that can be known.
@@ -326,8 +340,7 @@ func (g *Group) ended(of ...int) (ranks []int) {
 	gone := make([]bool, g.size)
 	var all sync.WaitGroup
 	for _, r := range of {
-		address, err := read(g.job.store, addressKey(g.members[r]))
-		if err == nil && address != "" {
+		if address := g.job.addressOf(g.members[r]); address != "" {
 			all.Go(func() { gone[r] = ended(ctx, address) })
 		}
 	}
@@ -375,24 +388,41 @@ func (g *Group) drain(op string) error {
 
 // lookout looks, until stop is called, for failures of other ranks: a kernel of NCCL waits for a process that has ended as it
 // does for one that is late. It cuts the connections when it finds one. Each rank connects to the next one only.
-func (g *Group) lookout() (stop func()) {
+func (g *Group) lookout() (stop func()) { return g.lookoutFor(-1) }
+
+// lookoutFor is lookout for a send, receive or exchange with the rank peer, unless peer is -1: the other ranks, also the one
+// that hosts the store, may leave meanwhile.
+func (g *Group) lookoutFor(peer int) (stop func()) {
 	if !g.onDevices() || g.size == 1 {
 		return func() {}
+	}
+	watched, needed := peer, true // needed: without the store, another rank has failed
+	if peer < 0 {
+		watched = g.next()
+	} else {
+		needed = g.job.host < 0 || g.members[peer] == g.job.host
 	}
 	done := make(chan struct{})
 	go func() {
 		pause := time.NewTicker(lookPause)
 		defer pause.Stop()
-		seen, refused := 0, false
+		seen, refused, lost := 0, false, false
 		for i := 0; ; i++ {
 			select {
 			case <-done:
 				return
 			case <-pause.C:
 			}
-			what, err := g.read(alarmKey)
+			what := ""
+			if !lost {
+				var err error
+				if what, err = g.read(alarmKey); what == leaves && peer >= 0 {
+					what, err = g.read(reportKey(peer))
+				}
+				lost = err != nil
+			}
 			switch {
-			case err != nil, what == meets:
+			case lost && needed, what == meets:
 				_ = g.cut("")
 				return
 			case what == leaves:
@@ -406,7 +436,7 @@ func (g *Group) lookout() (stop func()) {
 				continue
 			}
 			before := refused
-			if refused = g.ended(g.next()) != nil; refused && before {
+			if refused = g.ended(watched) != nil; refused && before {
 				_ = g.cut("")
 				return
 			}

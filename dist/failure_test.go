@@ -184,6 +184,36 @@ func TestReceiveFromAnyEnds(t *testing.T) {
 	}
 }
 
+// TestThirdRankLeaves tests that a receive from one rank goes on after another rank has left a group that looks out for failures.
+func TestThirdRankLeaves(t *testing.T) {
+	leak.Check(t)
+	left := make(chan struct{})
+	ranks(t, 3, func(g *dist.Group) error {
+		dist.LookOut(g)
+		if err := g.Barrier(ctx); err != nil {
+			return err
+		}
+		r := g.Rank()
+		if r == 2 {
+			defer close(left)
+			return g.Close()
+		}
+		<-left
+		x := vector(0)
+		for turn := range 2 { // each of the two ranks waits once
+			if turn == r {
+				time.Sleep(3 * time.Second)
+				if err := g.Send(ctx, vector(7), 1-r, 0); err != nil {
+					return err
+				}
+			} else if err := errors.Join(g.Recv(ctx, x, 1-r, 0), want("x", x, 7)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // TestMonitoredBarrierNames tests that a monitored barrier names all ranks that did not come.
 func TestMonitoredBarrierNames(t *testing.T) {
 	leak.Check(t)
@@ -887,4 +917,23 @@ func TestInitWithoutTheStore(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestReceiveAfterTheHostHasLeft tests that a receive from one rank in a group that looks out for failures goes on after the rank
+// that hosts the store has left with its process.
+func TestReceiveAfterTheHostHasLeft(t *testing.T) {
+	leak.Check(t)
+	overRelay(t, 3, func(g *dist.Group, r *relay) error {
+		dist.LookOut(g)
+		switch g.Rank() {
+		case 1:
+			r.close() // as if the store had ended
+			x := vector(0)
+			return errors.Join(g.Recv(ctx, x, 2, 0), want("x", x, 7))
+		case 2:
+			time.Sleep(2 * time.Second)
+			return g.Send(ctx, vector(7), 1, 0)
+		}
+		return nil
+	})
 }

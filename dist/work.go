@@ -154,7 +154,11 @@ func (g *Group) beginSized(op string, c cshim.Collective, out, in []*tensor.Tens
 	if len(out) != 0 && out[0].DType() == tensor.Bool && ReduceOp(c.Reduce) == Sum {
 		c.Reduce = int32(Max) // as by NCCL: gloo would add the bytes
 	}
-	defer g.lookout()()
+	peer := -1
+	if pairwise[c.Kind] {
+		peer = int(c.Peer)
+	}
+	defer g.lookoutFor(peer)()
 	if copying[c.Kind] {
 		var freeOut, freeIn func()
 		out, freeOut = asReal(out, false)
@@ -192,12 +196,9 @@ func (g *Group) beginSized(op string, c cshim.Collective, out, in []*tensor.Tens
 		g.job.flight.End(record, err)
 		return nil, err
 	}
-	w = &Work{g: g, op: op, peer: -1, record: record, waiter: make(chan struct{}, 1), native: native,
+	w = &Work{g: g, op: op, peer: peer, record: record, waiter: make(chan struct{}, 1), native: native,
 		byWait: byWait[c.Kind] && !onDevice(out, in), source: -1}
 	w.cleanup = runtime.AddCleanup(w, cshim.Work.Free, native)
-	if pairwise[c.Kind] {
-		w.peer = int(c.Peer)
-	}
 	if w.byWait {
 		w.any = c.Kind == cshim.Receive && c.Peer == AnySource
 		g.state.Lock()
@@ -249,7 +250,7 @@ func (w *Work) Wait(ctx context.Context) error {
 	if w.any {
 		defer w.g.lookoutForSenders()()
 	} else {
-		defer w.g.lookout()()
+		defer w.g.lookoutFor(w.peer)()
 	}
 	begun := time.Now()
 	defer func() { w.g.job.waited.Add(int64(time.Since(begun))) }()
