@@ -1,7 +1,7 @@
 package dist
 
 import (
-	"context"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,7 +24,7 @@ const (
 	// grace is how long a rank that has met a failure waits for the first answer of the store, whose host may be stopped,
 	// and then for the reports of the others.
 	grace = time.Second
-	// storeTime is how long it waits for the verdict.
+	// storeTime is how long it waits for the verdict, and 10 ms more for each rank.
 	storeTime = 3 * grace
 )
 
@@ -95,13 +95,13 @@ func (j *job) addressOf(rank int) string {
 }
 
 // ended reports whether the process at an address has ended, as far as that can be known.
-func ended(ctx context.Context, address string) bool {
+func ended(address string) bool {
 	host, addr, _ := strings.Cut(address, " ")
 	own, _ := os.Hostname()
 	if a, err := net.ResolveTCPAddr("tcp", addr); err != nil || a.IP.IsLoopback() && host != own {
 		return false
 	}
-	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	c, err := net.DialTimeout("tcp", addr, grace/2)
 	if err == nil {
 		_ = c.Close()
 	}
@@ -189,7 +189,7 @@ func (g *Group) judge(late []int) (ranks []int, blocked bool) {
 	_ = g.cut("")
 	answers, found := make(chan struct{}), make(chan []int, 1)
 	go func() { found <- g.inquire(late, answers) }()
-	end := time.After(storeTime)
+	end := time.After(storeTime + time.Duration(g.size)*10*time.Millisecond) // the store answers all ranks
 	select {
 	case <-answers:
 	case <-time.After(grace):
@@ -222,7 +222,19 @@ func (g *Group) inquire(late []int, answers chan<- struct{}) []int {
 	if err != nil {
 		return g.storeHost()
 	}
-	ended := g.ended(g.others()...)
+	found := make(chan []int, 1)
+	go func() { found <- g.ended(g.others()...) }()
+	var ended []int
+	for waits := true; waits; {
+		select {
+		case ended = <-found:
+			waits = false
+		case <-time.After(10 * time.Millisecond):
+			if verdict, err := g.read(verdictKey); err == nil && verdict != "" {
+				return g.obey(verdict)
+			}
+		}
+	}
 	end := time.Now().Add(grace)
 	for {
 		if verdict, err := g.read(verdictKey); err != nil {
@@ -315,12 +327,14 @@ func (g *Group) reports() (all []report, err error) {
 // read returns the value of a key of the group, and "" if it is not set.
 func (g *Group) read(key string) (string, error) { return read(g.store, key) }
 
+// read asks the store once, where Check and Get would ask four times: CompareSet returns what it expects if the key is not set.
 func read(s *Store, key string) (string, error) {
-	if there, err := s.Check(key); err != nil || !there {
+	unset := []byte("linstock: not set") // no key has this value
+	v, err := s.CompareSet(key, unset, unset)
+	if err != nil || bytes.Equal(v, unset) {
 		return "", err
 	}
-	v, err := s.Get(context.Background(), key)
-	return string(v), err
+	return string(v), nil
 }
 
 // others returns the other ranks.
@@ -335,13 +349,11 @@ func (g *Group) others() (ranks []int) {
 
 // ended returns those of the given ranks whose processes have ended.
 func (g *Group) ended(of ...int) (ranks []int) {
-	ctx, cancel := context.WithTimeout(context.Background(), grace/2)
-	defer cancel()
 	gone := make([]bool, g.size)
 	var all sync.WaitGroup
 	for _, r := range of {
 		if address := g.job.addressOf(g.members[r]); address != "" {
-			all.Go(func() { gone[r] = ended(ctx, address) })
+			all.Go(func() { gone[r] = ended(address) })
 		}
 	}
 	all.Wait()

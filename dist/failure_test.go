@@ -919,6 +919,27 @@ func TestInitWithoutTheStore(t *testing.T) {
 	}
 }
 
+// TestSlowStore tests that a rank for which the store answers slowly gives the verdict of the others, and does not name the
+// store's host.
+func TestSlowStore(t *testing.T) {
+	leak.Check(t)
+	const n = 6
+	var others sync.WaitGroup
+	others.Add(n - 1)
+	overRelay(t, n, func(g *dist.Group, r *relay) error {
+		if g.Rank() == n-1 {
+			others.Wait()
+			return nil
+		}
+		defer others.Done()
+		if r != nil {
+			r.delay.Store(int64(150 * time.Millisecond))
+			defer r.delay.Store(0)
+		}
+		return blames(g.AllReduce(ctx, vector(1), dist.Sum), "AllReduce", nil, n-1)
+	}, dist.Timeout(3*time.Second))
+}
+
 // TestReceiveAfterTheHostHasLeft tests that a receive from one rank in a group that looks out for failures goes on after the rank
 // that hosts the store has left with its process.
 func TestReceiveAfterTheHostHasLeft(t *testing.T) {
