@@ -225,10 +225,11 @@ func (g *Group) Ranks() []int {
 }
 
 // NewGroup returns a group of the given ranks of g, in their order. All ranks of g must call it, with the same ranks; for
-// those that are not among them the result is nil. If one of the ranks has ended, or does not call NewGroup in time,
-// the error is a *PeerError that names it by its rank in g. Options: Timeout, CheckCollectives, Backend; the defaults
-// are those of g. A closed group leaves a few keys for each rank in the store: make groups once, not in each step.
-// PyTorch: torch.distributed.new_group.
+// those that are not among them the result is nil. PyTorch sorts the ranks, unless sort_ranks is False: pass them sorted if
+// some of them are written in Python. If one of the ranks has ended, or does not call NewGroup in time, the error is a
+// *PeerError that names it by its rank in g. Options: Timeout, CheckCollectives, Backend; the defaults are those of g. A
+// closed group leaves a few keys for each rank in the store: make groups once, not in each step. PyTorch:
+// torch.distributed.new_group.
 func (g *Group) NewGroup(ctx context.Context, ranks []int, opts ...Option) (*Group, error) {
 	const op = "NewGroup"
 	if err := g.check(op); err != nil {
