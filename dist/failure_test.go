@@ -563,6 +563,15 @@ func TestContextEndsWithinACall(t *testing.T) {
 			m := nn.NewLinear(2, 2)
 			return errors.Join(second(dist.Shard(context.Background(), g, m)), second(dist.FullStateDict(ctx, g, m, 0)))
 		}},
+		{"Eval", 3, func(ctx context.Context, g *dist.Group) error {
+			p, err := dist.NewPipeline(g, function(func(x *tensor.Tensor) *tensor.Tensor { return x.Mul(2) }), func(y, target *tensor.Tensor) *tensor.Tensor {
+				return nn.MSELoss(y, target)
+			}, 1)
+			if err != nil {
+				return err
+			}
+			return second(p.Eval(ctx, tensor.Ones([]int{2, 2}), tensor.Ones([]int{2, 2})))
+		}},
 	} {
 		ranks(t, 2, func(g *dist.Group) error {
 			if g.Rank() == 1 {

@@ -222,21 +222,23 @@ func (p *Pipeline) batch(ctx context.Context, op string, x, target *tensor.Tenso
 		s := &step{Pipeline: p, op: op, ctx: ctx, forwardOnly: forwardOnly,
 			inputs: make([]*tensor.Tensor, p.microbatches), outputs: make([]*tensor.Tensor, p.microbatches)}
 		defer s.begin()()
-		err := p.g.orAbort(func() error { return s.run(x, target) })
+		err := p.g.orAbort(func() error {
+			if err := s.run(x, target); err != nil {
+				return err
+			}
+			total := tensor.Zeros([]int{1}, tensor.Float64) // which holds a loss of any dtype
+			if s.total != nil {
+				total.Copy_(s.total)
+			}
+			if err := p.g.Broadcast(ctx, total, p.g.size-1); err != nil {
+				return err
+			}
+			loss, err = total.Item()
+			return err
+		})
 		if errors.Is(err, ErrAborted) && ctx.Err() != nil {
 			return abortedBy(op, ctx)
 		}
-		if err != nil {
-			return err
-		}
-		total := tensor.Zeros([]int{1}, tensor.Float64) // which holds a loss of any dtype
-		if s.total != nil {
-			total.Copy_(s.total)
-		}
-		if err := p.g.Broadcast(ctx, total, p.g.size-1); err != nil {
-			return err
-		}
-		loss, err = total.Item()
 		return err
 	})
 	return loss, err
