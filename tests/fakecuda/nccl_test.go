@@ -222,7 +222,7 @@ var roles = map[string]func(p *part) error{
 	"collectives": collectives, "alone": alone, "asynchronous": asynchronous, "data parallel": dataParallel, "sharded": sharded,
 	"tensor parallel": tensorParallel, "pipeline": pipeline, "mixed stages": mixedStages,
 	"divided optimizer": dividedOptimizer,
-	"killed":            killed, "killed in backward": killedInBackward, "stopped": stopped, "aborted": leaves((*dist.Group).Abort, dist.ErrAborted), "closed": leaves((*dist.Group).Close, dist.ErrClosed), "cancelled": cancelled, "cancelled at first": cancelledAtFirst,
+	"killed":            killed, "killed in backward": killedInBackward, "killed sender": killedSender, "stopped": stopped, "aborted": leaves((*dist.Group).Abort, dist.ErrAborted), "closed": leaves((*dist.Group).Close, dist.ErrClosed), "cancelled": cancelled, "cancelled at first": cancelledAtFirst,
 	"kernel fails": kernelFails, "call fails": callFails, "captured": captured, "join": join,
 }
 
@@ -260,7 +260,7 @@ func computing(t *testing.T, role string, extra ...string) {
 // TestKilledRank tests that a rank whose process has ended is named, where NCCL notices it and where it does not.
 func TestKilledRank(t *testing.T) {
 	for _, notice := range []string{"0", "1"} {
-		for _, role := range []string{"killed", "killed in backward"} {
+		for _, role := range []string{"killed", "killed in backward", "killed sender"} {
 			t.Run(role+" "+notice, func(t *testing.T) { ranks(t, role, []int{1}, "FAKENCCL_NOTICE="+notice) })
 		}
 	}
@@ -886,6 +886,17 @@ func killed(p *part) error {
 	x := on[float32](p, 1)
 	err := blames(p, p.g.AllReduce(context.Background(), x, dist.Sum), "AllReduce", dist.ErrConnection)
 	return errors.Join(err, blames(p, p.g.Barrier(context.Background()), "Barrier", dist.ErrConnection))
+}
+
+func killedSender(p *part) error {
+	x := on[float32](p, 1)
+	if p.g.Rank() == 1 {
+		return errors.Join(p.g.Send(context.Background(), x, 0, 0), syscall.Kill(os.Getpid(), syscall.SIGKILL))
+	}
+	if err := p.g.Recv(context.Background(), x, 1, 0); err != nil {
+		return err
+	}
+	return blames(p, p.g.Recv(context.Background(), x, 1, 0), "Recv", dist.ErrConnection)
 }
 
 func killedInBackward(p *part) error {
