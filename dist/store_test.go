@@ -82,7 +82,7 @@ func TestStore(t *testing.T) {
 					t.Errorf("Add: %d, %v", sum, err)
 				}
 			}
-			for _, c := range []struct{ expected, desired, want string }{{"", "x", "x"}, {"y", "z", "x"}, {"x", "z", "z"}} {
+			for _, c := range []struct{ expected, desired, want string }{{"y", "z", "y"}, {"", "x", "x"}, {"y", "z", "x"}, {"x", "z", "z"}} {
 				if got, err := s.CompareSet(name+"swap", []byte(c.expected), []byte(c.desired)); err != nil || string(got) != c.want {
 					t.Errorf("CompareSet(%q, %q): %q, %v", c.expected, c.desired, got, err)
 				}
