@@ -474,6 +474,13 @@ func (e *table) repr(name string) string {
 
 // plainRepr is extraRepr of the modules that are no family.
 func plainRepr(m any) string {
+	linear := func(w, bias *tensor.Tensor, option string, on bool) string {
+		s := fmt.Sprintf("in_features=%d, out_features=%d, bias=%s", dims(w, 1), dims(w, 0), pyBool(bias != nil))
+		if on {
+			s += ", " + option
+		}
+		return s
+	}
 	affine := func(shape []int, eps float64, w, b *tensor.Tensor) string {
 		return fmt.Sprintf("%s, eps=%s, elementwise_affine=%s, bias=%s", pyTuple(shape), repr.Float(eps), pyBool(w != nil), pyBool(b != nil))
 	}
@@ -485,11 +492,11 @@ func plainRepr(m any) string {
 	}
 	switch m := m.(type) {
 	case *Linear:
-		s := fmt.Sprintf("in_features=%d, out_features=%d, bias=%s", dims(m.Weight, 1), dims(m.Weight, 0), pyBool(m.Bias != nil))
-		if m.Float8 != NoFloat8 {
-			s += ", float8=" + m.Float8.String()
-		}
-		return s
+		return linear(m.Weight, m.Bias, "float8="+m.Float8.String(), m.Float8 != NoFloat8)
+	case *Int8Linear:
+		return linear(m.Weight, m.Bias, "dynamic=True", m.Dynamic)
+	case *Float8Linear:
+		return linear(m.Weight, m.Bias, "per_row=True", m.Scales != nil && m.Scales.Dim() == 1)
 	case *Bilinear:
 		return fmt.Sprintf("in1_features=%d, in2_features=%d, out_features=%d, bias=%s", dims(m.Weight, 1), dims(m.Weight, 2), dims(m.Weight, 0), pyBool(m.Bias != nil))
 	case *LayerNorm:
@@ -561,6 +568,12 @@ func plainRepr(m any) string {
 		return fmt.Sprintf("downscale_factor=%d", m.Factor)
 	case *ChannelShuffle:
 		return fmt.Sprintf("groups=%d", m.Groups)
+	case *RotaryEmbedding:
+		return fmt.Sprintf("%d, base=%s, interleaved=%s", m.Width, repr.Float(m.base), pyBool(m.interleaved))
+	case *DropPath:
+		return "p=" + repr.Float(m.P)
+	case *KVCache:
+		return fmt.Sprintf("batch=%d, heads=%d, length=%d, width=%d", dims(m.Keys, 0), dims(m.Keys, 1), dims(m.Keys, 2), dims(m.Keys, 3))
 	case *Upsample:
 		algorithm := m.Algorithm
 		if algorithm == "" {

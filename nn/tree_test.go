@@ -38,6 +38,40 @@ func TestString(t *testing.T) {
 	}
 }
 
+// TestStringOfOwnModules tests the texts of the modules that PyTorch does not have.
+func TestStringOfOwnModules(t *testing.T) {
+	leak.Check(t)
+	l := nn.NewLinear(4, 3, nn.NoBias())
+	biased := nn.NewLinear(4, 3)
+	defer nn.Release(l)
+	defer nn.Release(biased)
+	for _, c := range []struct {
+		m    any
+		want string
+	}{
+		{nn.NewInt8Linear(l), "Int8Linear(in_features=4, out_features=3, bias=False)"},
+		{nn.NewInt8Linear(biased, nn.Dynamic()), "Int8Linear(in_features=4, out_features=3, bias=True, dynamic=True)"},
+		{nn.NewFloat8Linear(l), "Float8Linear(in_features=4, out_features=3, bias=False)"},
+		{nn.NewFloat8Linear(biased, nn.PerRow()), "Float8Linear(in_features=4, out_features=3, bias=True, per_row=True)"},
+		{nn.NewRotaryEmbedding(4), "RotaryEmbedding(4, base=10000.0, interleaved=False)"},
+		{nn.NewRotaryEmbedding(6, nn.Base(500), nn.Interleaved()), "RotaryEmbedding(6, base=500.0, interleaved=True)"},
+		{nn.NewDropPath(0.3), "DropPath(p=0.3)"},
+		{nn.NewKVCache(1, 2, 16, 4), "KVCache(batch=1, heads=2, length=16, width=4)"},
+		{nn.NewKVCache(-1, 2, 16, 4), "KVCache(batch=0, heads=0, length=0, width=0)"},
+		{nn.NewLoRALinear(nn.NewInt8Linear(l), 2), "LoRALinear(\n  (base_layer): Int8Linear(in_features=4, out_features=3, bias=False)\n" +
+			"  (lora_A): Linear(in_features=4, out_features=2, bias=False)\n  (lora_B): Linear(in_features=2, out_features=3, bias=False)\n)"},
+		{nn.NewSwiGLU(4, 8, nn.NoBias()), "SwiGLU(\n  (gate_proj): Linear(in_features=4, out_features=8, bias=False)\n" +
+			"  (up_proj): Linear(in_features=4, out_features=8, bias=False)\n  (down_proj): Linear(in_features=8, out_features=4, bias=False)\n)"},
+		{nn.NewCausalSelfAttention(4, 2), "CausalSelfAttention(\n  (qkv): Linear(in_features=4, out_features=12, bias=True)\n" +
+			"  (proj): Linear(in_features=4, out_features=4, bias=True)\n)"},
+	} {
+		if got := nn.String(c.m); got != c.want {
+			t.Errorf("got %s, want %s", got, c.want)
+		}
+		nn.Release(c.m)
+	}
+}
+
 type twoParts struct {
 	Body *nn.Sequential
 	Head nn.Linear
