@@ -392,7 +392,8 @@ func (f *File) Value(name string) (any, error) {
 //	}
 //	err = opt.LoadStateDict(state)
 //
-// Its tensors belong to the current scope.
+// The state knows parameters by their numbers alone: those of opt must be in PyTorch's order. Its tensors belong to the
+// current scope.
 func (f *File) OptimizerState(name string) (optim.State, error) {
 	if !f.opened() {
 		return optim.State{}, notOpened("OptimizerState")

@@ -261,7 +261,8 @@ var errStepping = errors.New("a step of the schedule is running: its functions a
 // Step advances the schedule by one step; call it after the optimizer's Step. ReduceLROnPlateau needs a metric, which the
 // others ignore. If the schedule has no rate for the step, or one that is invalid, the optimizer's next Step returns the
 // error. The functions of a schedule may call the methods of the optimizer, and those of the scheduler that read it;
-// Step and LoadStateDict are errors meanwhile. PyTorch: LRScheduler.step.
+// Step and LoadStateDict are errors meanwhile. Without NewScheduler a Scheduler has no optimizer, which could return an
+// error, and Step does nothing. PyTorch: LRScheduler.step.
 func (s *Scheduler) Step(metric ...float64) {
 	if s == nil || s.opt == nil || s.course == nil {
 		return

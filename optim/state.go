@@ -285,8 +285,11 @@ func lent(t *tensor.Tensor) *tensor.Tensor {
 // parameter is empty or has all that the optimizer keeps for it. Group.Extra loses the numbers that s does not have, as
 // "initial_lr", but not an Algorithm's options. A state that does not fit is an error, and changes nothing. Then the
 // tensors of each parameter's state are freed before those of s are copied, so that the optimizer never has two states,
-// except those that a State of StateDict still holds; if memory runs out meanwhile, it has none left. PyTorch:
-// Optimizer.load_state_dict.
+// except those that a State of StateDict still holds; if memory runs out meanwhile, it has none left.
+//
+// A state knows parameters by their numbers alone: if those of the optimizer have another order but the same shapes, it
+// loads into the wrong ones without an error. A map in a module and PyTorch's ModuleDict may have different orders; see
+// package nn. PyTorch: Optimizer.load_state_dict.
 func (b *Optimizer) LoadStateDict(s State) error {
 	if b == nil {
 		return refuse.Nil("LoadStateDict", "an optimizer")

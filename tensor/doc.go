@@ -31,7 +31,9 @@
 // method whose name ends in an underscore writes into its receiver: [Tensor.Add_]. [Call] runs any operator by its full
 // name, including operators that have no method here.
 //
-// Arguments without a default are positional. The others are options, which correspond to PyTorch's keyword arguments:
+// Arguments without a default are positional, and so are a few with one, as the signatures show: the bounds of
+// [Tensor.Clamp], the bins of [Tensor.HistC], the mean of [Tensor.Normal_], the bias of [Tensor.LayerNorm]. The others
+// are options, which correspond to PyTorch's keyword arguments:
 //
 //	x.Sum(tensor.Dim(1), tensor.KeepDim(true))
 //	tensor.Zeros([]int{2, 3}, tensor.Float64, tensor.CUDA(0))
