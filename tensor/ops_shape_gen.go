@@ -185,8 +185,8 @@ func (t *Tensor) SwapAxes_(axis0 int, axis1 int) *Tensor {
 
 var opT = op{name: "aten::t", overload: "", goName: "T", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// T transposes a matrix; a vector or a scalar is returned unchanged. The result shares storage. PyTorch:
-// torch.t.
+// T transposes a matrix; a vector or a scalar is returned unchanged. The result shares storage. More
+// dimensions are an error; Permute can reverse them, as PyTorch's x.T does. PyTorch: torch.t.
 //
 //	aten::t(Tensor(a) self) -> Tensor(a)
 func (t *Tensor) T() *Tensor {
