@@ -8,8 +8,9 @@ import (
 )
 
 // ParameterDict is a list of parameters with names of their own. Under a field Weights, the tensor named "a" has the
-// state name weights.a; with the tag `nn:"."` its name is a. The order is that of the list. A slice of tensors, whose
-// names are its indices, is PyTorch's ParameterList. PyTorch: torch.nn.ParameterDict.
+// state name weights.a; with the tag `nn:"."` its name is a. The order is that of the list; PyTorch sorts the names of a
+// plain dict. A slice of tensors, whose names are its indices, is PyTorch's ParameterList. PyTorch:
+// torch.nn.ParameterDict.
 type ParameterDict []Named
 
 // Get returns the parameter with the given name, or nil.

@@ -19,8 +19,8 @@
 //
 // A module's own parameters come before those of its submodules, and both are in the order of the fields; an
 // optimizer's state knows parameters by their numbers alone. A map is in the alphabet's order, unlike PyTorch's
-// ModuleDict and ParameterDict: with a map, an optimizer's state from PyTorch may load into the wrong parameters,
-// without an error. [ModuleDict] and [ParameterDict] keep the order of their elements.
+// ModuleDict: with a map, an optimizer's state from PyTorch may load into the wrong parameters, without an error.
+// [ModuleDict] and [ParameterDict] keep the order of their elements.
 //
 // Names in the state dict follow PyTorch's conventions, so that PyTorch's checkpoints load: the field RunningMean is
 // named running_mean, and Blocks[0].LN1.Weight is named blocks.0.ln1.weight. A struct tag changes how a field is
