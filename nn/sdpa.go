@@ -38,8 +38,9 @@ func (b SDPBackend) String() string {
 //	})
 //
 // Regions nest; the innermost one applies. The choice is the process's in libtorch: attention on other goroutines uses it,
-// too, while f runs, and a region with other backends on another goroutine is an error. PyTorch:
-// torch.nn.attention.sdpa_kernel with set_priority=True.
+// too, while f runs, and a region with other backends on another goroutine is an error. The first attention on a Hopper or
+// Blackwell device puts cuDNN first for the process: if a CUDA device is first used within f, f's order is lost then, and
+// cuDNN is not first after f. PyTorch: torch.nn.attention.sdpa_kernel with set_priority=True.
 func SDPAKernel(backends []SDPBackend, f func() *tensor.Tensor) *tensor.Tensor {
 	const op = "SDPAKernel"
 	if f == nil {

@@ -363,7 +363,8 @@ ls_error *ls_generator_set_state(ls_generator g, ls_tensor state) noexcept {
 
 namespace {
 // libtorch sets the order of the backends when it first chooses one for a CUDA device: on some devices cuDNN is
-// the first. An order that was set before would be lost then, so libtorch chooses before the order is read.
+// the first. An order that was set before would be lost then, so libtorch chooses before the order is read. In
+// PyTorch, as here while no device is in use, it is lost.
 void choose_backend_once() noexcept {
   static std::atomic<bool> chosen{false};
   uint64_t used = ls::used_devices();
