@@ -59,39 +59,50 @@ int64_t line_of(const char *text, const char *name) noexcept {
   return 0;
 }
 
+// Returns the limit; INT64_MAX: none; -1: it cannot be read.
 int64_t limit_of(const CGroup &g) noexcept {
   const char *dir = g.dir.c_str();
-  int64_t limit = read_bytes(dir, g.version == 1 ? "memory.limit_in_bytes" : "memory.max");
-  if (g.version != 1) {
-    // Above memory.high the kernel slows the processes until they hardly run.
-    int64_t high = read_bytes(dir, "memory.high");
-    if (high >= 0 && (limit < 0 || high < limit)) limit = high;
+  if (g.version == 1) return read_bytes(dir, "memory.limit_in_bytes");
+  int64_t limit = read_bytes(dir, "memory.max");
+  // Above memory.high the kernel slows the processes until they hardly run.
+  errno = 0;
+  int64_t high = read_bytes(dir, "memory.high");
+  if (high < 0 && errno == ENOENT) high = INT64_MAX;
+  return std::min(limit, high);
+}
+
+void measure(CGroup &g, int64_t tensors) noexcept {
+  int64_t limit = limit_of(g);
+  if (limit < 0) return;
+  g.room.limit = limit;
+  if (limit == INT64_MAX) {
+    g.room.tensors = INT64_MAX;
+    return;
   }
-  return limit;
+  const char *dir = g.dir.c_str();
+  int64_t usage = read_bytes(dir, g.version == 1 ? "memory.usage_in_bytes" : "memory.current");
+  if (usage < 0 || usage == INT64_MAX) return;
+  char stat[16384];
+  if (read_file(dir, "memory.stat", stat, sizeof stat)) {
+    // Version 1 has figures of the group alone and sums with those below it; version 2 has the sums.
+    int64_t files = g.version == 1 ? line_of(stat, "total_inactive_file") + line_of(stat, "total_active_file")
+                                   : line_of(stat, "inactive_file") + line_of(stat, "active_file");
+    int64_t mapped = line_of(stat, g.version == 1 ? "total_mapped_file" : "file_mapped");
+    usage -= std::clamp<int64_t>(files - mapped, 0, usage);
+  }
+  g.room.tensors = tensors + limit - reserve_below(limit) - usage;
 }
 
 }  // namespace
 
 int64_t reserve_below(int64_t limit) noexcept { return std::min(limit / 8, 32 * kMiB + limit / 32); }
 
-Room cgroup_room(const std::vector<CGroup> &groups) noexcept {
+Room cgroup_room(std::vector<CGroup> &groups, int64_t tensors) noexcept {
   Room least{INT64_MAX, INT64_MAX};
-  for (const CGroup &g : groups) {
-    int64_t limit = limit_of(g);
-    if (limit < 0 || limit == INT64_MAX) continue;
-    const char *dir = g.dir.c_str();
-    int64_t usage = read_bytes(dir, g.version == 1 ? "memory.usage_in_bytes" : "memory.current");
-    if (usage < 0 || usage == INT64_MAX) continue;
-    char stat[16384];
-    if (read_file(dir, "memory.stat", stat, sizeof stat)) {
-      // Version 1 has figures of the group alone and sums with those below it; version 2 has the sums.
-      int64_t files = g.version == 1 ? line_of(stat, "total_inactive_file") + line_of(stat, "total_active_file")
-                                     : line_of(stat, "inactive_file") + line_of(stat, "active_file");
-      int64_t mapped = line_of(stat, g.version == 1 ? "total_mapped_file" : "file_mapped");
-      usage -= std::clamp<int64_t>(files - mapped, 0, usage);
-    }
-    least.bytes = std::min(least.bytes, limit - reserve_below(limit) - usage);
-    least.limit = std::min(least.limit, limit);
+  for (CGroup &g : groups) {
+    measure(g, tensors);
+    least.tensors = std::min(least.tensors, g.room.tensors);
+    least.limit = std::min(least.limit, g.room.limit);
   }
   return least;
 }

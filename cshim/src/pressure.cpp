@@ -232,13 +232,13 @@ bool follow_limit(int64_t n) noexcept {
   if (f.groups.empty()) return false;
   auto &a = accounts[kCpuSlot];
   int64_t tensors = a.live.load() + cpu_cached();
-  auto [room, lowest] = cgroup_room(f.groups);
-  int64_t most = f.most;
-  if (lowest != INT64_MAX) most = std::min(most, static_cast<int64_t>(f.share * static_cast<double>(lowest)));
   // A cgroup's usage does not contain tensors that have not been written yet.
   int64_t anonymous = resident_anonymous();
-  if (room != INT64_MAX && anonymous != 0) room -= std::max<int64_t>(0, tensors + f.resident - anonymous);
-  int64_t limit = room >= most - tensors ? std::max<int64_t>(1, most) : std::max<int64_t>(1, tensors + room);
+  int64_t written = anonymous == 0 ? tensors : std::min(tensors, anonymous - f.resident);
+  auto [room, lowest] = cgroup_room(f.groups, written);
+  int64_t most = f.most;
+  if (lowest != INT64_MAX) most = std::min(most, static_cast<int64_t>(f.share * static_cast<double>(lowest)));
+  int64_t limit = std::max<int64_t>(1, std::min(room, most));
   // The next measurement comes after a quarter of the room, in live or allocated bytes: sooner near the limit.
   constexpr int64_t kLeast = 4 << 20, kMost = 256 << 20;
   int64_t step = std::clamp((limit - tensors) / 4, kLeast, kMost);

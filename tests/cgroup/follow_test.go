@@ -136,6 +136,59 @@ func TestLimitIsAShare(t *testing.T) {
 	}
 }
 
+// TestLimitOfUnreadableGroup tests that a group whose files cannot be read for a while, or no more, bounds the limit as
+// before, and that only one that says so has no limit.
+func TestLimitOfUnreadableGroup(t *testing.T) {
+	leak.Check(t)
+	fixed(t)
+	for _, version := range []int{1, 2} {
+		if err := vram.EmptyCache(tensor.CPU); err != nil {
+			t.Fatal(err)
+		}
+		dir := follow(t, version, 1024*mib, 400*mib, "")
+		outer := t.TempDir()
+		files(t, outer, version, 2048*mib, 1000*mib, "")
+		groups := []cgroup.Group{{Version: version, Dir: dir}, {Version: version, Dir: outer}}
+		if err := cshim.MemoryFollowCGroups(groups, 4<<30, 0.5, 0); err != nil {
+			t.Fatal(err)
+		}
+		is := func(what string, want int64) {
+			t.Helper()
+			give(t, 1024*mib) // enough to trigger another reading
+			near(t, fmt.Sprintf("version %d: %s", version, what), limit(t), want)
+		}
+		usage := map[int]string{1: "memory.usage_in_bytes", 2: "memory.current"}[version]
+		if err := os.Remove(filepath.Join(dir, usage)); err != nil {
+			t.Fatal(err)
+		}
+		is("no usage", 512*mib)
+		files(t, dir, version, 1024*mib, 800*mib, "")
+		is("readable", (1024-64-800)*mib)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		is("no directory", (1024-64-800)*mib)
+		files(t, outer, version, 2048*mib, 1900*mib, "")
+		is("a group above that is fuller", (2048-96-1900)*mib)
+		files(t, outer, version, 2048*mib, 1000*mib, "")
+		is("a group above with room", (1024-64-800)*mib)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		files(t, dir, version, math.MaxInt64, 800*mib, "")
+		if version == 2 { // a directory is a file that cannot be read
+			if err := os.Mkdir(filepath.Join(dir, "memory.high"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			is("memory.high", (1024-64-800)*mib)
+			if err := os.Remove(filepath.Join(dir, "memory.high")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		is("no limit", (2048-96-1000)*mib)
+	}
+}
+
 // TestLimitFollowsAtTheLimit tests that an allocation that does not fit reads the cgroup again before it fails, and
 // before it succeeds where there was room before.
 func TestLimitFollowsAtTheLimit(t *testing.T) {
@@ -155,8 +208,8 @@ func TestLimitFollowsAtTheLimit(t *testing.T) {
 	}
 }
 
-// TestLimitOfSeveralGroups tests that the lowest of several limits counts, and that groups without a limit or with
-// unreadable files do not.
+// TestLimitOfSeveralGroups tests that the lowest of several limits counts, and that groups without a limit or whose files
+// were never readable do not.
 func TestLimitOfSeveralGroups(t *testing.T) {
 	leak.Check(t)
 	fixed(t)
