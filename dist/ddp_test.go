@@ -688,6 +688,36 @@ func TestDDPOfSparseGradients(t *testing.T) {
 	})
 }
 
+// TestCloseInPass tests that a DDP may be closed while another goroutine's backward pass averages sparse gradients: the pass
+// ends as it would have.
+func TestCloseInPass(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		m := &struct{ Dense, Words *nn.Embedding }{nn.NewEmbedding(2, 1), nn.NewEmbedding(2, 1, nn.SparseGrad())}
+		ddp, err := dist.NewDDP(ctx, g, m)
+		if err != nil {
+			return err
+		}
+		y := ddp.Run(func() *tensor.Tensor {
+			x := tensor.FromSlice([]int64{int64(g.Rank())}, []int{1})
+			both := m.Dense.Forward(x).Add(m.Words.Forward(x)) // they get the same gradient
+			if _, err := both.RegisterHook(func(*tensor.Tensor) (*tensor.Tensor, error) {
+				closed := make(chan error)
+				go func() { closed <- ddp.Close() }()
+				return nil, <-closed
+			}); err != nil {
+				return tensor.Failed(err)
+			}
+			return both
+		})
+		if err := y.Sum().Backward(); err != nil {
+			return err
+		}
+		return errors.Join(want("dense", m.Dense.Weight.Grad(), 0.5, 0.5),
+			want("sparse", m.Words.Weight.Grad().ToDense(), 0.5, 0.5))
+	})
+}
+
 // TestCloseBesideFirstHooks tests that a DDP with sparse gradients can be closed while other goroutines register the first
 // hooks of tensors.
 func TestCloseBesideFirstHooks(t *testing.T) {

@@ -187,6 +187,18 @@ class PowerSGD final : public c10d::CppCommHookInterface<intrusive_ptr<c10d::Pro
   std::mt19937 seeds_{0};
 };
 
+// The hooks that copy sparse gradients, with their parameters. They are removed by the destructor, which must not
+// run under the lock of the passes: hooks have locks that come before it.
+struct Copying {
+  std::vector<std::pair<at::Tensor, uint32_t>> hooks;
+  Copying() = default;
+  Copying(const Copying &) = delete;
+  Copying &operator=(const Copying &) = delete;
+  ~Copying() {
+    for (auto &[t, number] : hooks) remove_hook(t, number);
+  }
+};
+
 struct Reducer {
   intrusive_ptr<c10d::ProcessGroup> group;
   std::shared_ptr<DeviceBackend> device;
@@ -196,15 +208,7 @@ struct Reducer {
   // With a static graph: the first backward pass has been seen.
   std::shared_ptr<std::atomic<bool>> seen = std::make_shared<std::atomic<bool>>(false);
   std::mutex mutex;
-  std::vector<std::pair<at::Tensor, uint32_t>> copying;  // parameters with sparse gradients, and their hooks
-
-  ~Reducer() { remove_hooks(); }
-  // Must be called before the destructor if that runs under the lock of the passes: hooks have locks that come
-  // before it.
-  void remove_hooks() {
-    for (auto &[t, number] : copying) remove_hook(t, number);
-    copying.clear();
-  }
+  std::shared_ptr<Copying> copying = std::make_shared<Copying>();
 };
 
 Reducer &reducer_of(ls_reducer r) {
@@ -280,7 +284,7 @@ ls_error *ls_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n
     for (size_t i = 0; i < params.size(); i++) {
       if (!sparse[i]) continue;
       auto copy = [](const at::Tensor &grad) { return grad.is_sparse() ? grad.clone() : at::Tensor(); };
-      r->copying.emplace_back(params[i], ls::add_hook(params[i], copy));
+      r->copying->hooks.emplace_back(params[i], ls::add_hook(params[i], copy));
     }
     r->logger = std::make_shared<c10d::Logger>(r->reducer);
     r->reducer->set_logger(std::weak_ptr<c10d::Logger>(r->logger));
@@ -383,8 +387,7 @@ void ls_reducer_free(ls_reducer reducer) noexcept {
   ls::run_quiet([&] {
     if (reducer == 0) return;
     auto *r = &ls::reducer_of(reducer);
-    r->remove_hooks();
-    // libtorch's hooks on the parameters hold its address.
-    ls::after_passes([r] { delete r; });
+    // libtorch's hooks on the parameters hold its address. Passes in flight need the copies, too.
+    ls::after_passes([r, copying = r->copying] { delete r; });
   });
 }

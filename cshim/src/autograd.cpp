@@ -212,11 +212,12 @@ Pass::Pass(const std::vector<at::Tensor> &roots) {
 }
 Pass::~Pass() {
   std::list<Flight> ended;  // destroyed without the lock, like the nodes
+  std::vector<std::function<void()>> called;
   std::lock_guard<std::mutex> lock(passes_mutex);
   ended.splice(ended.begin(), passes, at_);
   if (!passes.empty()) return;
-  for (auto &f : after) f();
-  after.clear();
+  called.swap(after);
+  for (auto &f : called) f();
 }
 
 template <class Matches>

@@ -55,7 +55,8 @@ void change_node(const torch::autograd::Node &node, const std::function<void()> 
 void change_tensor(const at::Tensor &x, const char *what, const std::function<void()> &change);
 
 // Calls f when no backward pass is in flight: at once, or at the end of the last one. No pass starts during the
-// call; f must not throw. For what hooks of libtorch's C++ code use without a reference.
+// call; f must not throw. Then destroys f, which may take locks that come before that of the passes. For what
+// hooks of libtorch's C++ code use without a reference.
 void after_passes(std::function<void()> f);
 
 }  // namespace ls
