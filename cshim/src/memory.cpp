@@ -595,6 +595,7 @@ ls_error *ls_init(void) noexcept {
       ls::add_meta_kernels();
       ls::replace_kernels();
       ls::choose_vector_kernels();
+      c10::initLogging();  // reads TORCH_CPP_LOG_LEVEL, as Python does
       // Only c10d prints the frames of an error, in its warnings: dozens of lines, none of a Go program.
       c10::SetStackTraceFetcher([] { return std::string(); });
       return true;
