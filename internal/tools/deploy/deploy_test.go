@@ -157,8 +157,13 @@ func TestPyTorchJob(t *testing.T) {
 	if containers != 2 {
 		t.Errorf("%d containers", containers)
 	}
-	if err := yaml.UnmarshalStrict(docs["v1 PersistentVolumeClaim"], &corev1.PersistentVolumeClaim{}); err != nil {
+	var claim corev1.PersistentVolumeClaim
+	if err := yaml.UnmarshalStrict(docs["v1 PersistentVolumeClaim"], &claim); err != nil {
 		t.Error(err)
+	}
+	// kind's storage class, the default, makes no other volumes.
+	if modes := claim.Spec.AccessModes; claim.Spec.StorageClassName == nil && !slices.Equal(modes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}) {
+		t.Errorf("the default storage class is to make a volume with %v", modes)
 	}
 	if err := yaml.UnmarshalStrict(docs["networking.k8s.io/v1 NetworkPolicy"], &networkingv1.NetworkPolicy{}); err != nil {
 		t.Error(err)
