@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -160,6 +161,21 @@ func TestLongRunIsSaved(t *testing.T) {
 	resumed := start(t, &again)
 	if resumed.step != o.steps || len(resumed.losses) != o.steps || resumed.losses[77_777] != r.losses[77_777] || !math.IsNaN(resumed.losses[99_999]) {
 		t.Errorf("resumed at step %d with %d losses", resumed.step, len(resumed.losses))
+	}
+}
+
+// TestAnotherText tests that a run does not continue with another text, even one of the same characters.
+func TestAnotherText(t *testing.T) {
+	leak.Check(t)
+	o := tiny(t, 0, t.TempDir())
+	if err := start(t, o).save(); err != nil {
+		t.Fatal(err)
+	}
+	other := text(t)
+	slices.Reverse(other.Tokens)
+	o.resume = true
+	if _, err := newRun(o, other); err == nil || !strings.Contains(err.Error(), "was trained on another text") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -20,6 +20,7 @@ type run struct {
 	settings
 	options *options
 	vocab   gpt.Vocab
+	textID  string
 	held    []uint8 // held-out text
 
 	model  *gpt.GPT
@@ -31,7 +32,7 @@ type run struct {
 }
 
 func newRun(o *options, text *gpt.Text) (*run, error) {
-	r := &run{settings: o.settings, options: o, vocab: text.Vocab}
+	r := &run{settings: o.settings, options: o, vocab: text.Vocab, textID: text.ID()}
 	if o.threads > 0 {
 		if err := tensor.SetNumThreads(o.threads); err != nil {
 			return nil, err
@@ -39,8 +40,12 @@ func newRun(o *options, text *gpt.Text) (*run, error) {
 	}
 	r.Model.Vocab = len(text.Vocab)
 	if o.resume {
-		if err := checkpoint.LoadValues(r.path(), checkpoint.Value("settings", &r.settings)); err != nil {
+		saved := ""
+		if err := checkpoint.LoadValues(r.path(), checkpoint.Value("settings", &r.settings), checkpoint.Value("text", &saved)); err != nil {
 			return nil, err
+		}
+		if saved != r.textID {
+			return nil, fmt.Errorf("%s was trained on another text, such as the source of another Go version: %s, now %s", r.path(), saved, r.textID)
 		}
 	}
 	var learned []uint8
@@ -51,13 +56,7 @@ func newRun(o *options, text *gpt.Text) (*run, error) {
 	if !o.resume {
 		return r, nil
 	}
-	if err := checkpoint.LoadTraining(r.path(), r.model, r.opt, r.parts()...); err != nil {
-		return nil, err
-	}
-	if r.vocab != text.Vocab {
-		return nil, fmt.Errorf("%s was trained on the source of another Go version, with other characters", r.path())
-	}
-	return r, nil
+	return r, checkpoint.LoadTraining(r.path(), r.model, r.opt, r.parts()...)
 }
 
 func (r *run) build(learned []uint8) (err error) {
@@ -144,8 +143,8 @@ func (r *run) evaluate(ctx context.Context, batches int) (mean float64, err erro
 func (r *run) path() string { return filepath.Join(r.options.out, "model.safetensors") }
 
 func (r *run) parts() []checkpoint.Part {
-	return append(gpt.Saved(&r.model.Config, &r.vocab), checkpoint.Value("settings", &r.settings), checkpoint.Loader(r.loader),
-		checkpoint.Value("step", &r.step), checkpoint.Value("losses", &r.losses))
+	return append(gpt.Saved(&r.model.Config, &r.vocab), checkpoint.Value("settings", &r.settings), checkpoint.Value("text", &r.textID),
+		checkpoint.Loader(r.loader), checkpoint.Value("step", &r.step), checkpoint.Value("losses", &r.losses))
 }
 
 // save writes the checkpoint and the plot of the losses.

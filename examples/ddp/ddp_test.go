@@ -69,7 +69,7 @@ func TestSignal(t *testing.T) {
 	leak.Check(t)
 	out := t.TempDir()
 	path := filepath.Join(out, "model.safetensors")
-	args := []string{"-text", "../..", "-out", out, "-layers", "1", "-width", "32", "-heads", "2", "-context", "16"}
+	args := []string{"-text", "../../tensor", "-out", out, "-layers", "1", "-width", "32", "-heads", "2", "-context", "16"}
 	all, outs := begin(t, 2, append(args, "-steps", "1000000", "-save-every", "2")...)
 	for _, err := os.Stat(path); err != nil && t.Context().Err() == nil; _, err = os.Stat(path) {
 		time.Sleep(10 * time.Millisecond)
@@ -100,7 +100,7 @@ func TestContinues(t *testing.T) {
 	for i, stops := range [][]string{{"30"}, {"12", "30"}} {
 		out := t.TempDir()
 		for _, steps := range stops {
-			start(t, 2, "-text", "../..", "-out", out, "-layers", "1", "-width", "32", "-heads", "2", "-context", "16", "-lr", "0.01", "-steps", steps)
+			start(t, 2, "-text", "../../tensor", "-out", out, "-layers", "1", "-width", "32", "-heads", "2", "-context", "16", "-lr", "0.01", "-steps", steps)
 		}
 		if err := checkpoint.LoadValues(filepath.Join(out, "model.safetensors"), checkpoint.Value("losses", &losses[i])); err != nil {
 			t.Fatal(err)
@@ -125,11 +125,11 @@ func TestRefused(t *testing.T) {
 		}
 		return dir
 	}
-	first, second, out := write("abcdefgh"), write("ABCDEFGH"), t.TempDir()
+	first, second, out := write("abcdefgh"), write("hgfedcba"), t.TempDir()
 	start(t, 1, "-text", first, "-out", out, "-layers", "1", "-width", "8", "-heads", "2", "-context", "8", "-steps", "1")
 	for want, changed := range map[string][]string{
 		"fewer than one batch of all processes: 1 × 1000": {"-batch", "1000"},
-		"with other characters":                           {"-text", second},
+		"was trained on another text":                     {"-text", second},
 		"LR:0.001 Seed:1}, now":                           {"-lr", "0.01"},
 		"LR:0.001 Seed:2}":                                {"-seed", "2"},
 		"Heads:1":                                         {"-heads", "1"},

@@ -69,13 +69,13 @@ func newTrainer(ctx context.Context, g *dist.Group, o options, text *gpt.Text) (
 		return nil, fmt.Errorf("the text has %d windows of %d characters, fewer than one batch of all processes: %d × %d",
 			windows.Len(), o.Context, g.Size(), o.batch)
 	}
-	given, vocab := settings{t.Config, o.lr, o.seed}, text.Vocab
-	saved := given
-	about := append(gpt.Saved(&t.model.Config, &vocab), checkpoint.Value("settings", &saved))
+	given, id := settings{t.Config, o.lr, o.seed}, text.ID()
+	saved, savedID := given, id
+	about := append(gpt.Saved(&t.model.Config, &text.Vocab), checkpoint.Value("settings", &saved), checkpoint.Value("text", &savedID))
 	t.parts = append(about, checkpoint.Loader(t.loader), checkpoint.Value("step", &t.step), checkpoint.Value("losses", &t.losses))
 	if err := checkpoint.LoadValues(t.path(), about...); err == nil {
-		if vocab != text.Vocab {
-			return nil, fmt.Errorf("%s was trained on another text, with other characters", t.path())
+		if savedID != id {
+			return nil, fmt.Errorf("%s was trained on another text: %s, now %s", t.path(), savedID, id)
 		}
 		if saved != given {
 			return nil, fmt.Errorf("%s was trained with other settings: %+v, now %+v", t.path(), saved, given)

@@ -1,6 +1,7 @@
 package gpt
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -128,6 +129,14 @@ func (v Vocab) Tokens(chars []byte) []uint8 {
 		}
 	}
 	return chars[:n]
+}
+
+// ID identifies the text by its length and a hash. A training that continues compares it.
+func (t *Text) ID() string {
+	h := sha256.New()
+	h.Write([]byte(t.Vocab))
+	h.Write(t.Tokens)
+	return fmt.Sprintf("%d characters, SHA-256 %x", len(t.Tokens), h.Sum(nil)[:8])
 }
 
 // Split splits the text by position into the training text and the last twentieth, which is held out.
