@@ -22,7 +22,7 @@ setup: ## install libtorch $(TORCH) and compile the shim (does nothing if alread
 doctor: ## report what is installed and how to fix what is missing
 	@$(GO) run ./cmd/linstock doctor
 
-demo: setup ## train a small GPT on the Go toolchain's source text, then generate text
+demo: setup ## train a small GPT on the Go toolchain's source text, or continue, then generate text
 	@mkdir -p build
 	@$(GO) build -o build/chargpt ./examples/chargpt
 	@build/chargpt -out runs/chargpt
@@ -30,9 +30,9 @@ demo: setup ## train a small GPT on the Go toolchain's source text, then generat
 demo-dist: setup ## train the GPT with four processes on this machine
 	@mkdir -p build
 	@$(GO) build -o build/ddp ./examples/ddp
-	@rm -rf runs/ddp
+	@rm -rf runs/demo-dist
 	@for rank in 0 1 2 3; do \
-		RANK=$$rank WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 OMP_NUM_THREADS=1 build/ddp -out runs/ddp & \
+		RANK=$$rank WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 OMP_NUM_THREADS=1 build/ddp -out runs/demo-dist & \
 		all="$$all $$!"; \
 	done; \
 	for process in $$all; do wait $$process || failed=1; done; exit $${failed:-0}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"math"
 	"os"
 	"os/exec"
@@ -114,9 +115,7 @@ func TestResumedRunIsIdentical(t *testing.T) {
 		if err := stopped.save(); err != nil {
 			t.Fatal(err)
 		}
-		again := *o
-		again.resume, again.settings = true, settings{} // the file contains the settings
-		resumed := start(t, &again)
+		resumed := start(t, o)
 		if resumed.step != stop {
 			t.Fatalf("resumed at step %d, want %d", resumed.step, stop)
 		}
@@ -156,26 +155,66 @@ func TestLongRunIsSaved(t *testing.T) {
 	if err := r.save(); err != nil {
 		t.Fatal(err)
 	}
-	again := *o
-	again.resume, again.settings = true, settings{}
-	resumed := start(t, &again)
+	resumed := start(t, o)
 	if resumed.step != o.steps || len(resumed.losses) != o.steps || resumed.losses[77_777] != r.losses[77_777] || !math.IsNaN(resumed.losses[99_999]) {
 		t.Errorf("resumed at step %d with %d losses", resumed.step, len(resumed.losses))
 	}
 }
 
-// TestAnotherText tests that a run does not continue with another text, even one of the same characters.
-func TestAnotherText(t *testing.T) {
+// TestRefused tests that a run does not continue with another text, even one of the same characters, or with other settings.
+func TestRefused(t *testing.T) {
 	leak.Check(t)
 	o := tiny(t, 0, t.TempDir())
 	if err := start(t, o).save(); err != nil {
 		t.Fatal(err)
 	}
-	other := text(t)
-	slices.Reverse(other.Tokens)
-	o.resume = true
-	if _, err := newRun(o, other); err == nil || !strings.Contains(err.Error(), "was trained on another text") {
-		t.Errorf("got %v", err)
+	reversed := text(t)
+	slices.Reverse(reversed.Tokens)
+	faster := *o
+	faster.LR *= 2
+	for want, run := range map[string]func() (*run, error){
+		"trained on another text":              func() (*run, error) { return newRun(o, reversed) },
+		"LR:0.003 Seed:1}, now {Model:{Vocab:": func() (*run, error) { return newRun(&faster, text(t)) },
+		"no such file or directory":            func() (*run, error) { return newRun(&options{out: t.TempDir(), evalOnly: true}, text(t)) },
+	} {
+		if _, err := run(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	faster.fresh = true
+	if r := start(t, &faster); r.LR != 2*o.LR {
+		t.Errorf("-fresh trains with the learning rate %v", r.LR)
+	}
+	faster.fresh, faster.evalOnly = false, true
+	if r := start(t, &faster); r.LR != o.LR {
+		t.Errorf("-eval takes the learning rate %v, want that of the file", r.LR)
+	}
+}
+
+// TestNoStepSavesNothing tests that a run that does no step leaves the checkpoint as it is.
+func TestNoStepSavesNothing(t *testing.T) {
+	leak.Check(t)
+	o := tiny(t, 3, t.TempDir())
+	r := start(t, o)
+	if err := trainAndSave(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile(r.path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	interrupted, stop := context.WithCancel(t.Context())
+	stop()
+	fresh, longer := *o, *o
+	fresh.fresh, longer.steps = true, 6
+	for name, o := range map[string]*options{"finished": o, "-fresh": &fresh, "-steps": &longer} {
+		r := start(t, o)
+		if err := trainAndSave(interrupted, r); (err == nil) != (name == "finished") {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if got, err := os.ReadFile(r.path()); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: the checkpoint was written again; %v", name, err)
+		}
 	}
 }
 
@@ -187,9 +226,8 @@ func TestInterruptSaves(t *testing.T) {
 	interrupted, stop := context.WithCancel(t.Context())
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	done, err := trainAndSave(interrupted, r)
-	if done || err != nil {
-		t.Fatalf("done %t, %v", done, err)
+	if err := trainAndSave(interrupted, r); err == nil || !strings.Contains(err.Error(), "interrupted after step") {
+		t.Fatalf("got %v", err)
 	}
 	step := 0
 	if err := checkpoint.LoadValues(r.path(), checkpoint.Value("step", &step)); err != nil || step != r.step || step == 0 {
@@ -216,15 +254,21 @@ func TestInterruptSaves(t *testing.T) {
 	}
 }
 
-// TestSIGTERM tests that SIGTERM, with which Kubernetes and Slurm end a job, also saves.
+// TestSIGTERM tests that SIGTERM, with which Kubernetes and Slurm end a job, saves and ends the command with an error, and
+// that the same command continues.
 func TestSIGTERM(t *testing.T) {
 	leak.Check(t)
 	root, out := t.TempDir(), t.TempDir()
 	if err := os.CopyFS(filepath.Join(root, "src"), os.DirFS(".")); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), "GOROOT="+root, envArgs+"=-layers 1 -width 8 -heads 2 -context 8 -steps 1000000 -out "+out)
+	begin := func(steps int) *exec.Cmd {
+		cmd := exec.CommandContext(t.Context(), os.Args[0])
+		args := fmt.Sprintf("-layers 1 -width 8 -heads 2 -context 8 -steps %d -out %s", steps, out)
+		cmd.Env = append(os.Environ(), "GOROOT="+root, envArgs+"="+args)
+		return cmd
+	}
+	cmd := begin(1_000_000)
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	lines, err := cmd.StdoutPipe()
@@ -243,11 +287,17 @@ func TestSIGTERM(t *testing.T) {
 			}
 		}
 	}
-	if err := cmd.Wait(); err != nil || !strings.Contains(said.String(), "interrupted after") {
+	if err := cmd.Wait(); err == nil || !strings.Contains(errs.String(), "interrupted after step") {
 		t.Errorf("%v\n%s%s", err, said.String(), errs.String())
 	}
-	if _, err := os.Stat(filepath.Join(out, "model.safetensors")); err != nil {
-		t.Error(err)
+	step := 0
+	if err := checkpoint.LoadValues(filepath.Join(out, "model.safetensors"), checkpoint.Value("step", &step)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{fmt.Sprintf("continuing after step %d of", step), fmt.Sprintf("already has %d steps", step+1)} {
+		if got, err := begin(step + 1).CombinedOutput(); err != nil || !strings.Contains(string(got), want) || !strings.Contains(string(got), "validation loss") {
+			t.Errorf("%v, want %q in\n%s", err, want, got)
+		}
 	}
 }
 
@@ -280,8 +330,10 @@ func TestNoDirectory(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	r := start(t, tiny(t, 3, file))
-	if _, err := trainAndSave(t.Context(), r); err == nil || r.step != 0 {
+	o := tiny(t, 3, file)
+	o.fresh = true // else it looks for a checkpoint there
+	r := start(t, o)
+	if err := trainAndSave(t.Context(), r); err == nil || r.step != 0 {
 		t.Errorf("%d steps, %v", r.step, err)
 	}
 }

@@ -4,8 +4,9 @@
 //	go run ./examples/chargpt
 //
 // It prints the loss, the speed and the memory use during training, and at the end the loss on held-out text and a
-// generated sample. It writes loss.svg and model.safetensors to runs/chargpt. With -resume it continues from that
-// checkpoint exactly, and examples/serve answers requests with it. An interrupt, or SIGTERM, saves before the program ends.
+// generated sample. It writes loss.svg and model.safetensors to runs/chargpt, from which examples/serve answers requests.
+// After an interrupt, or SIGTERM, it saves and ends with an error. The same command then continues exactly from that
+// checkpoint, and only evaluates one that has all steps; -fresh trains anew.
 package main
 
 import (
@@ -39,10 +40,10 @@ type options struct {
 	steps, threads, sample int
 	device                 tensor.Device
 	out, prompt            string
-	resume, evalOnly       bool
+	fresh, evalOnly        bool
 }
 
-// settings holds the options that a resumed run keeps.
+// settings holds the options that a run that continues must have, too.
 type settings struct {
 	Model gpt.Config `json:"model"`
 	Batch int        `json:"batch"`
@@ -66,17 +67,19 @@ func parse(args []string) (*options, error) {
 	f.IntVar(&o.threads, "threads", 0, "threads per operator; 0 for one per core")
 	f.StringVar(&device, "device", device, "device: cpu, cuda, cuda:1")
 	f.StringVar(&o.out, "out", filepath.Join("runs", "chargpt"), "directory for model.safetensors and loss.svg")
-	f.BoolVar(&o.resume, "resume", false, "continue from the model.safetensors there, with its settings")
+	f.BoolVar(&o.fresh, "fresh", false, "train anew instead of continuing from the model.safetensors there, and replace it")
 	f.IntVar(&o.sample, "sample", 300, "characters to generate at the end")
 	f.StringVar(&o.prompt, "prompt", "func ", "text that the sample continues")
-	f.BoolVar(&o.evalOnly, "eval", false, "only evaluate and sample the model.safetensors there")
+	f.BoolVar(&o.evalOnly, "eval", false, "only evaluate and sample the model.safetensors there, with its settings")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
 	if err := cli.NoArguments(f); err != nil {
 		return nil, err
 	}
-	o.resume = o.resume || o.evalOnly
+	if o.fresh && o.evalOnly {
+		return nil, errors.New("-fresh trains, but -eval does not")
+	}
 	var err error
 	o.device, err = tensor.ParseDevice(device)
 	return o, err
@@ -108,29 +111,41 @@ func command(args []string) error {
 	}
 	fmt.Println(r)
 	if !o.evalOnly {
-		if done, err := trainAndSave(ctx, r); err != nil || !done {
+		if err := trainAndSave(ctx, r); err != nil {
 			return err
 		}
 	}
 	return finish(ctx, r)
 }
 
-// trainAndSave trains and saves, also if an interrupt ends the training; then done is false.
-func trainAndSave(ctx context.Context, r *run) (done bool, err error) {
+// trainAndSave trains and saves. If an interrupt ends the training it saves, too, and returns an error, because Kubernetes
+// and Slurm take success for the end of the job.
+func trainAndSave(ctx context.Context, r *run) error {
+	if r.step > 0 && r.step >= r.options.steps {
+		fmt.Printf("%s already has %d steps; -fresh trains anew\n", r.path(), r.step)
+		return nil
+	}
+	if r.step > 0 {
+		fmt.Printf("continuing after step %d of %s\n", r.step, r.path())
+	}
 	if err := cli.MakeDir(r.options.out); err != nil {
-		return false, err
+		return err
 	}
-	err = r.train(ctx, newReport(r))
+	first := r.step
+	err := r.train(ctx, newReport(r))
 	if err != nil && !errors.Is(err, context.Canceled) {
-		return false, err
+		return err
 	}
-	if err := r.save(); err != nil {
-		return false, err
+	// Without a step there is nothing new, and with -fresh the model there is better.
+	if r.step > first {
+		if err := r.save(); err != nil {
+			return err
+		}
 	}
 	if err != nil {
-		fmt.Printf("interrupted after %d steps; -resume continues from %s\n", r.step, r.path())
+		return fmt.Errorf("interrupted after step %d of %d; run it again, without -fresh, to continue", r.step, r.options.steps)
 	}
-	return err == nil, nil
+	return nil
 }
 
 // finish prints the validation loss and a sample.

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 
 	"github.com/linstock-ml/linstock/autograd"
@@ -39,24 +41,43 @@ func newRun(o *options, text *gpt.Text) (*run, error) {
 		}
 	}
 	r.Model.Vocab = len(text.Vocab)
-	if o.resume {
-		saved := ""
-		if err := checkpoint.LoadValues(r.path(), checkpoint.Value("settings", &r.settings), checkpoint.Value("text", &saved)); err != nil {
-			return nil, err
-		}
-		if saved != r.textID {
-			return nil, fmt.Errorf("%s was trained on another text, such as the source of another Go version: %s, now %s", r.path(), saved, r.textID)
-		}
+	there, err := r.compare()
+	if err != nil {
+		return nil, err
 	}
 	var learned []uint8
 	learned, r.held = text.Split()
-	if err := r.build(learned); err != nil {
-		return nil, err
-	}
-	if !o.resume {
-		return r, nil
+	if err := r.build(learned); err != nil || !there {
+		return r, err
 	}
 	return r, checkpoint.LoadTraining(r.path(), r.model, r.opt, r.parts()...)
+}
+
+// compare reports whether the run continues from a checkpoint. One of another text or with other settings is an error,
+// except that -eval takes its settings.
+func (r *run) compare() (there bool, err error) {
+	if r.options.fresh {
+		return false, nil
+	}
+	saved, textID := settings{}, ""
+	err = checkpoint.LoadValues(r.path(), checkpoint.Value("settings", &saved), checkpoint.Value("text", &textID))
+	if errors.Is(err, fs.ErrNotExist) && !r.options.evalOnly {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if r.options.evalOnly {
+		r.settings = saved
+	}
+	const instead = "; -fresh replaces it, and -out trains elsewhere"
+	if textID != r.textID {
+		return false, fmt.Errorf("%s was trained on another text, such as the source of another Go version: %s, now %s%s", r.path(), textID, r.textID, instead)
+	}
+	if saved != r.settings {
+		return false, fmt.Errorf("%s was trained with other settings: %+v, now %+v%s", r.path(), saved, r.settings, instead)
+	}
+	return true, nil
 }
 
 func (r *run) build(learned []uint8) (err error) {
