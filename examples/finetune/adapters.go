@@ -1,6 +1,9 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,36 +20,64 @@ type run struct {
 	options  *options
 	model    *gpt.GPT
 	vocab    gpt.Vocab
+	kind     kind
 	adapters []*nn.LoRALinear // in the places of the linear layers of model's multilayer perceptrons
 
 	learned, held []uint8   // the text
 	losses        []float64 // of each step
 }
 
-// newRun reads the text and puts adapters into the model, whose own parameters it freezes.
-func newRun(o *options, model *gpt.GPT, vocab gpt.Vocab) (*run, error) {
-	path := o.text
-	if path == "" {
+// kind is what adapters belong to: their rank and scale, and a hash of the base's weights.
+type kind struct {
+	rank  int
+	alpha float64
+	base  string
+}
+
+// readText reads the file to learn.
+func (o *options) readText() ([]byte, error) {
+	if o.text == "" {
 		root, err := gpt.GoRoot()
 		if err != nil {
 			return nil, err
 		}
-		path = filepath.Join(root, "src", "testdata", "Isaac.Newton-Opticks.txt")
+		o.text = filepath.Join(root, "src", "testdata", "Isaac.Newton-Opticks.txt")
 	}
-	chars, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
+	return os.ReadFile(o.text)
+}
+
+// newRun puts adapters into the model, whose own parameters it freezes, to learn the text.
+func newRun(o *options, chars []byte, model *gpt.GPT, vocab gpt.Vocab) (*run, error) {
 	text := &gpt.Text{Tokens: vocab.Tokens(chars), Vocab: vocab}
 	r := &run{options: o, model: model, vocab: vocab}
 	r.learned, r.held = text.Split()
 	if need := model.Config.Context + 1; len(r.held) < need {
-		return nil, fmt.Errorf("%s has %d characters of the base's vocabulary; it needs at least %d", path, len(text.Tokens), 20*need)
+		return nil, fmt.Errorf("%s has %d characters of the base's vocabulary; it needs at least %d", o.text, len(text.Tokens), 20*need)
 	}
 	if err := tensor.ManualSeed(o.seed); err != nil {
 		return nil, err
 	}
+	hash, err := hashWeights(model)
+	if err != nil {
+		return nil, err
+	}
+	r.kind = kind{o.rank, o.alpha, hash}
 	return r, r.insert()
+}
+
+// hashWeights returns a hash of the model's weights. load.py has the same.
+func hashWeights(model *gpt.GPT) (string, error) {
+	h := sha256.New()
+	for _, w := range nn.StateDict(model) {
+		values, err := tensor.Data[float32](w.Tensor)
+		if err != nil {
+			return "", err
+		}
+		if err := binary.Write(h, binary.LittleEndian, values); err != nil {
+			return "", err
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // insert freezes the model and puts an adapter around each linear layer of its multilayer perceptrons.
@@ -59,7 +90,7 @@ func (r *run) insert() error {
 	for _, b := range r.model.Blocks {
 		for i, l := range b.MLP.Layers {
 			if l, ok := l.(*nn.Linear); ok {
-				a := nn.NewLoRALinear(l, r.options.rank, nn.Alpha(r.options.alpha))
+				a := nn.NewLoRALinear(l, r.kind.rank, nn.Alpha(r.kind.alpha))
 				b.MLP.Layers[i] = a
 				r.adapters = append(r.adapters, a)
 			}
@@ -83,14 +114,19 @@ func (r *run) count() (trained, total int) {
 func (r *run) save() error {
 	adapters := nn.LoRAState(r.model)
 	file := func(name string) string { return filepath.Join(r.options.out, name) }
-	if err := checkpoint.Save(file("adapters.safetensors"), adapters.Map(), map[string]string{"format": "pt"}); err != nil {
+	k := r.kind
+	err := checkpoint.Save(file("adapters.safetensors"), adapters.Map(), map[string]string{
+		"format": "pt", "rank": fmt.Sprint(k.rank), "alpha": fmt.Sprint(k.alpha), "base": k.base,
+	})
+	if err != nil {
 		return err
 	}
 	c := r.model.Config
-	err := checkpoint.SavePyTorch(file("adapters.pt"), map[string]any{
+	err = checkpoint.SavePyTorch(file("adapters.pt"), map[string]any{
 		"adapters": adapters,
-		"rank":     r.options.rank,
-		"alpha":    r.options.alpha,
+		"rank":     k.rank,
+		"alpha":    k.alpha,
+		"base":     k.base,
 		"config":   map[string]any{"vocab": c.Vocab, "width": c.Width, "layers": c.Layers, "heads": c.Heads, "context": c.Context},
 		"vocab":    string(r.vocab),
 	})
@@ -106,10 +142,43 @@ func (r *run) save() error {
 	return plot(file("loss.svg"), r.losses)
 }
 
+// readKind reads what the adapters of a file that save wrote belong to.
+func readKind(path string) (k kind, err error) {
+	f, err := checkpoint.Load(path)
+	if err != nil {
+		return k, err
+	}
+	defer f.Close()
+	for name, v := range map[string]any{"rank": &k.rank, "alpha": &k.alpha, "base": &k.base} {
+		text, ok := f.Metadata()[name] // of adapters.safetensors
+		if !ok {
+			value, err := f.Value(name) // of adapters.pt
+			if err != nil {
+				return k, fmt.Errorf("not adapters that finetune saved: %w", err)
+			}
+			text = fmt.Sprint(value)
+		}
+		if _, err := fmt.Sscan(text, v); err != nil {
+			return k, fmt.Errorf("%s: %s: %w", path, name, err)
+		}
+	}
+	return k, nil
+}
+
 // load sets the adapters to those of a file that save wrote, adapters.safetensors or adapters.pt.
 func (r *run) load(path string) error {
+	of, err := readKind(path)
+	if err != nil {
+		return err
+	}
+	if of.base != r.kind.base {
+		return fmt.Errorf("%s has the adapters of another base", path)
+	}
+	if of != r.kind {
+		return fmt.Errorf("%s has adapters of rank %d and alpha %v, want %d and %v", path, of.rank, of.alpha, r.kind.rank, r.kind.alpha)
+	}
 	var report nn.LoadReport
-	err := checkpoint.LoadModel(path, r.model, nn.Strict(false), nn.Report(&report), nn.Rename(func(name string) string {
+	err = checkpoint.LoadModel(path, r.model, nn.Strict(false), nn.Report(&report), nn.Rename(func(name string) string {
 		return strings.TrimPrefix(name, "adapters.") // of the dict in adapters.pt
 	}))
 	if err == nil && (len(report.Unexpected) > 0 || len(report.Loaded) != 2*len(r.adapters)) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"math"
 	"os"
 	"os/exec"
@@ -18,6 +19,21 @@ import (
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
 )
+
+// start returns a run on the text of the options.
+func start(t *testing.T, o *options, model *gpt.GPT, vocab gpt.Vocab) *run {
+	t.Helper()
+	text, err := o.readText()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := newRun(o, text, model, vocab)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t, r)
+	return r
+}
 
 // release frees the model and the adapters at the end of the test.
 func release(t *testing.T, r *run) {
@@ -38,7 +54,8 @@ func TestTwin(t *testing.T) {
 	}
 	const vocab, context, steps = 11, 8, 20
 	r := &run{
-		options: &options{rank: 4, alpha: 8},
+		options: &options{},
+		kind:    kind{rank: 4, alpha: 8},
 		model:   gpt.New(gpt.Config{Vocab: vocab, Width: 16, Layers: 2, Heads: 2, Context: context}),
 	}
 	release(t, r)
@@ -106,11 +123,7 @@ func TestSaved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRun(o, model, vocab)
-	if err != nil {
-		t.Fatal(err)
-	}
-	release(t, r)
+	r := start(t, o, model, vocab)
 	if err := r.adapt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -140,21 +153,34 @@ func TestSaved(t *testing.T) {
 	if got := generate(merged); got != want {
 		t.Errorf("the merged model writes %q, want %q", got, want)
 	}
+	second := *o
+	second.seed = 2
+	model, vocab, err = trainBase(t.Context(), &second, source, file("second.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	another := start(t, o, model, vocab)
 	for _, name := range []string{"adapters.safetensors", "adapters.pt"} {
 		model, vocab, err := gpt.Load(file("base.safetensors"), tensor.CPU)
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := newRun(o, model, vocab)
-		if err != nil {
-			t.Fatal(err)
-		}
-		release(t, again)
+		again := start(t, o, model, vocab)
 		if err := again.load(file(name)); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := again.evaluate(t.Context()); err != nil || got != loss {
 			t.Errorf("%s: the loss is %v, want %v; %v", name, got, loss, err)
+		}
+		if got, err := readKind(file(name)); err != nil || got != r.kind {
+			t.Errorf("%s: %+v, want %+v; %v", name, got, r.kind, err)
+		}
+		again.kind.alpha = 5
+		if err := again.load(file(name)); err == nil || !strings.Contains(err.Error(), "rank 2 and alpha 4, want 2 and 5") {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if err := another.load(file(name)); err == nil || !strings.Contains(err.Error(), "of another base") {
+			t.Errorf("%s: got %v", name, err)
 		}
 	}
 	if err := r.load(file("adapters.pt")); err == nil {
@@ -170,19 +196,61 @@ func TestSaved(t *testing.T) {
 		if got, err := cmd.Output(); err != nil || string(got) != prompt+want {
 			t.Errorf("PyTorch writes %q, want %q; %v\n%s", got, prompt+want, err, errs.String())
 		}
+		cmd = exec.Command(golden.Python(t), "load.py", file("second.safetensors"), file("adapters.pt"), prompt, "10")
+		if got, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(got), "of another base") {
+			t.Errorf("with another base: %v\n%s", err, got)
+		}
 	})
+}
+
+// TestBaseIsKept tests that a run takes the base that an earlier one has trained.
+func TestBaseIsKept(t *testing.T) {
+	leak.Check(t)
+	source, err := gpt.ReadGoSource(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := t.TempDir()
+	path := filepath.Join(out, "base.safetensors")
+	o := &options{base: filepath.Join(out, "none"), out: out, baseSteps: 1, batch: 2, seed: 1, device: tensor.CPU}
+	trained, _, err := trainBase(t.Context(), o, source, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Release(trained)
+	want, err := hashWeights(trained)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, vocab, err := base(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Release(kept)
+	if got, err := hashWeights(kept); err != nil || got != want || vocab != source.Vocab {
+		t.Errorf("the base has the weights %s, want %s; %v", got, want, err)
+	}
+}
+
+// TestUnreadable tests that a file that cannot be read is reported before a base is trained.
+func TestUnreadable(t *testing.T) {
+	leak.Check(t)
+	for _, name := range []string{"-text", "-adapters"} {
+		out := t.TempDir()
+		none := filepath.Join(out, "none")
+		err := command(t.Context(), []string{name, none, "-base", none, "-base-steps", "1", "-out", out})
+		if _, trained := os.Stat(filepath.Join(out, "base.safetensors")); !errors.Is(err, os.ErrNotExist) || trained == nil {
+			t.Errorf("%s: got %v; whether a base was trained: %v", name, err, trained == nil)
+		}
+	}
 }
 
 // TestShortText tests that a text that is too short for the model is an error.
 func TestShortText(t *testing.T) {
 	leak.Check(t)
-	path := filepath.Join(t.TempDir(), "text")
-	if err := os.WriteFile(path, []byte("abc"), 0o666); err != nil {
-		t.Fatal(err)
-	}
 	model := gpt.New(gpt.Config{Vocab: 3, Width: 8, Layers: 1, Heads: 1, Context: 8})
 	defer nn.Release(model)
-	if _, err := newRun(&options{text: path, rank: 2, alpha: 2}, model, "abc"); err == nil {
+	if _, err := newRun(&options{rank: 2, alpha: 2}, []byte("abc"), model, "abc"); err == nil {
 		t.Error("a text of three characters was accepted")
 	}
 }
@@ -193,11 +261,7 @@ func TestSeed(t *testing.T) {
 	first := func(seed uint64) []float32 {
 		t.Helper()
 		model := gpt.New(gpt.Config{Vocab: 11, Width: 8, Layers: 1, Heads: 1, Context: 8})
-		r, err := newRun(&options{text: "load.py", rank: 2, alpha: 2, seed: seed}, model, "\nabcdefgh .")
-		if err != nil {
-			t.Fatal(err)
-		}
-		release(t, r)
+		r := start(t, &options{text: "load.py", rank: 2, alpha: 2, seed: seed}, model, "\nabcdefgh .")
 		values, err := tensor.Data[float32](r.adapters[0].A.Weight)
 		if err != nil {
 			t.Fatal(err)

@@ -4,6 +4,7 @@
 
 It takes the most probable character each time.
 """
+import hashlib
 import sys
 
 import torch
@@ -16,6 +17,9 @@ saved = torch.load(adapters, weights_only=True)
 model = m.GPT(**saved["config"])
 prefix = "model."  # of the model's tensors in a training checkpoint
 model.load_state_dict({k[len(prefix):]: v for k, v in load_file(base).items() if k.startswith(prefix)})
+weights = hashlib.sha256(b"".join(w.numpy().tobytes() for w in model.state_dict().values())).hexdigest()
+if weights != saved["base"]:
+    sys.exit(f"{adapters} has the adapters of another base than {base}")
 m.insert(model, saved["rank"], saved["alpha"])
 missing, unexpected = model.load_state_dict(saved["adapters"], strict=False)
 assert not unexpected and not any("lora" in k for k in missing), (missing, unexpected)

@@ -27,7 +27,9 @@ import (
 )
 
 func main() {
-	if err := command(os.Args[1:]); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := command(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -45,10 +47,10 @@ func parse(args []string) (*options, error) {
 	o := &options{}
 	device := "cpu"
 	f := flag.NewFlagSet("finetune", flag.ContinueOnError)
-	f.StringVar(&o.base, "base", filepath.Join("runs", "chargpt", "model.safetensors"), "checkpoint written by chargpt; if there is none, a base is trained and saved in -out")
+	f.StringVar(&o.base, "base", filepath.Join("runs", "chargpt", "model.safetensors"), "checkpoint written by chargpt; if there is none, the base.safetensors in -out, which is trained if it is not there")
 	f.IntVar(&o.baseSteps, "base-steps", 300, "training steps of such a base")
 	f.StringVar(&o.text, "text", "", "file to learn; Newton's Opticks in GOROOT if empty")
-	f.StringVar(&o.adapters, "adapters", "", "adapters.safetensors or adapters.pt to begin with, of the same base, rank and alpha")
+	f.StringVar(&o.adapters, "adapters", "", "adapters.safetensors or adapters.pt to begin with, of the same base; their rank and alpha are used")
 	f.IntVar(&o.steps, "steps", 400, "training steps of the adapters")
 	f.IntVar(&o.batch, "batch", 16, "windows of text per step")
 	f.IntVar(&o.rank, "rank", 8, "rank of the updates")
@@ -72,7 +74,7 @@ func parse(args []string) (*options, error) {
 	return o, err
 }
 
-func command(args []string) error {
+func command(ctx context.Context, args []string) error {
 	o, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil
@@ -80,8 +82,6 @@ func command(args []string) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
 	if o.threads > 0 {
 		if err := tensor.SetNumThreads(o.threads); err != nil {
 			return err
@@ -90,11 +90,22 @@ func command(args []string) error {
 	if err := cli.MakeDir(o.out); err != nil {
 		return err
 	}
+	text, err := o.readText()
+	if err != nil {
+		return err
+	}
+	if o.adapters != "" {
+		of, err := readKind(o.adapters)
+		if err != nil {
+			return err
+		}
+		o.rank, o.alpha = of.rank, of.alpha
+	}
 	model, vocab, err := base(ctx, o)
 	if err != nil {
 		return err
 	}
-	r, err := newRun(o, model, vocab)
+	r, err := newRun(o, text, model, vocab)
 	if err != nil {
 		return err
 	}
@@ -121,23 +132,26 @@ func command(args []string) error {
 	if err := r.save(); err != nil {
 		return err
 	}
-	text, err := r.model.Generate(ctx, r.vocab, o.prompt, o.sample, gpt.Sampling{Temperature: 0.8, Seed: o.seed}, nil)
+	sample, err := r.model.Generate(ctx, r.vocab, o.prompt, o.sample, gpt.Sampling{Temperature: 0.8, Seed: o.seed}, nil)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("\n%s%s\n", o.prompt, text)
+	fmt.Printf("\n%s%s\n", o.prompt, sample)
 	return nil
 }
 
-// base loads the checkpoint of chargpt, or trains a model for a short time if there is none.
+// base loads the checkpoint of chargpt, or the base that an earlier run trained, or trains one for a short time.
 func base(ctx context.Context, o *options) (*gpt.GPT, gpt.Vocab, error) {
-	_, err := os.Stat(o.base)
-	if err == nil {
-		fmt.Println("base:", o.base)
-		return gpt.Load(o.base, o.device)
-	}
-	if !errors.Is(err, os.ErrNotExist) {
-		return nil, "", err
+	own := filepath.Join(o.out, "base.safetensors")
+	for _, path := range []string{o.base, own} {
+		_, err := os.Stat(path)
+		if err == nil {
+			fmt.Println("base:", path)
+			return gpt.Load(path, o.device)
+		}
+		if !errors.Is(err, os.ErrNotExist) {
+			return nil, "", err
+		}
 	}
 	root, err := gpt.GoRoot()
 	if err != nil {
@@ -147,9 +161,8 @@ func base(ctx context.Context, o *options) (*gpt.GPT, gpt.Vocab, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	path := filepath.Join(o.out, "base.safetensors")
-	fmt.Printf("base: there is no %s; training %s on Go's source\n", o.base, path)
-	return trainBase(ctx, o, text, path)
+	fmt.Printf("base: there is no %s; training %s on Go's source\n", o.base, own)
+	return trainBase(ctx, o, text, own)
 }
 
 // plot draws the losses of the adapters' training.
