@@ -2,6 +2,7 @@ package lastuse
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"go/parser"
@@ -339,6 +340,10 @@ func TestFactsOfAnotherVersion(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "facts_gen.go")
 	if err := os.WriteFile(other, bytes.Replace(data, []byte(factsVersion), []byte("0"+factsVersion[1:]+"0"), 1), 0o666); err != nil {
 		t.Fatal(err)
+	}
+	covered := filepath.Join(filepath.Dir(other), "facts_gen.cover.go")
+	if err := errors.Join(os.WriteFile(covered, data, 0o666), sameFacts([]string{covered})); err != nil {
+		t.Error("with -cover: ", err)
 	}
 	for name, sources := range map[string][]string{"others": {other}, "none": {"../../tensor/tensor.go"}} {
 		if err := sameFacts(sources); err == nil || !strings.Contains(err.Error(), "go install "+Module+"/cmd/linstock") {

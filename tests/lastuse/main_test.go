@@ -175,6 +175,9 @@ func TestGoCommand(t *testing.T) {
 	if out := run(true, linstock, "go", "test", "-cover", "./..."); !strings.Contains(out, "ok  \texample.com/app\t") || !strings.Contains(out, "coverage: ") {
 		t.Error(out)
 	}
+	if out := run(true, linstock, "go", "test", "-coverpkg=example.com/app,github.com/linstock-ml/linstock/tensor", "."); !strings.Contains(out, "coverage: ") {
+		t.Error(out)
+	}
 	if out := run(true, linstock, "go", "run", "-tags", "special", "."); !strings.Contains(out, " true\n") {
 		t.Error(out)
 	}
