@@ -20,8 +20,9 @@ type Function interface {
 	// changes an input, and gradients are recorded, Apply returns an error.
 	Forward(ctx *Context, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error)
 	// Backward receives a gradient for each output and returns a gradient for each input, nil for none. An output that
-	// received no gradient gets zeros, or nil after ctx.SetMaterializeGrads(false). Backward runs in a scope on a thread of the autograd engine, in the Autocast regions in which
-	// Forward ran. With CreateGraph, its own operators are recorded.
+	// received no gradient gets zeros; or nil after ctx.SetMaterializeGrads(false), or if it is sparse or nested. Backward
+	// runs in a scope on a thread of the autograd engine, in the Autocast regions in which Forward ran. With CreateGraph,
+	// its own operators are recorded.
 	Backward(ctx *Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error)
 }
 
@@ -225,12 +226,13 @@ func tie(f Function, ctx *Context, inputs, outputs []*tensor.Tensor) ([]*tensor.
 	for i, x := range inputs {
 		shapes[i] = x.Shape()
 	}
-	var zeros []func() *tensor.Tensor // the gradients of outputs that receive none
-	if !nilled {
-		for _, y := range outputs {
-			shape, dtype, device := y.Shape(), y.DType(), y.Device()
-			zeros = append(zeros, func() *tensor.Tensor { return tensor.Zeros(shape, dtype, device) })
+	zeros := make([]func() *tensor.Tensor, len(outputs)) // the gradients of dense outputs that receive none
+	for i, y := range outputs {
+		if nilled || y.Layout() != tensor.Strided {
+			continue
 		}
+		shape, dtype, device := y.Shape(), y.DType(), y.Device()
+		zeros[i] = func() *tensor.Tensor { return tensor.Zeros(shape, dtype, device) }
 	}
 	return tieFunction(inputs, outputs, saved, func(grads, saved []*tensor.Tensor, needs []bool) ([]*tensor.Tensor, error) {
 		// Each pass has its own context, because several passes may use a retained graph, even at the same time.
@@ -241,7 +243,7 @@ func tie(f Function, ctx *Context, inputs, outputs []*tensor.Tensor) ([]*tensor.
 			}
 		}
 		for i, g := range grads {
-			if g == nil && i < len(zeros) {
+			if g == nil && zeros[i] != nil {
 				grads[i] = zeros[i]()
 			}
 		}
