@@ -67,6 +67,9 @@ func (c *cloner) tensor(t *tensor.Tensor) *tensor.Tensor {
 		for _, g := range sharding.Groups(t) {
 			sharding.Mark(copied, g)
 		}
+		if isStandIn(t) {
+			markStandIn(copied)
+		}
 	}
 	c.tensors[t] = copied
 	return copied
@@ -100,7 +103,6 @@ func (c *cloner) value(v reflect.Value) reflect.Value {
 		c.fill(out.Elem(), v.Elem())
 		if l, ok := out.Interface().(*ParametrizationList); ok {
 			l.standIn, l.caching, l.cached = c.tensor(l.standIn), 0, [3]*tensor.Tensor{}
-			markStandIn(l.standIn)
 		}
 		return out
 	case reflect.Slice:

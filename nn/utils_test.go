@@ -936,9 +936,10 @@ func TestParametrizeOnTheMetaDevice(t *testing.T) {
 			continue
 		}
 		defer nn.Release(p)
-		c := nn.Clone(p)
+		c, inner := nn.Clone(p), nn.Clone(p.Layer)
 		defer nn.Release(c)
-		for _, layer := range []nn.Layer{p.Layer, c.Layer} {
+		defer nn.Release(inner)
+		for _, layer := range []nn.Layer{p.Layer, c.Layer, inner} {
 			if err := nn.PruneIdentity(layer, p.Lists[0].Name).Err(); err == nil || !strings.Contains(err.Error(), "parametrized already") {
 				t.Errorf("%s: the layer in a Parametrized: %v", what, err)
 			}
