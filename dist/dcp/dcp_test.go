@@ -822,7 +822,8 @@ func TestInterrupted(t *testing.T) {
 			}
 		},
 	} {
-		if err := errors.Join(os.Rename(dir, now), os.Mkdir(dir, 0o777), os.WriteFile(left, nil, 0o666)); err != nil { // the old one is being removed
+		err := errors.Join(os.Rename(dir, now), os.Mkdir(dir, 0o777), os.WriteFile(left, nil, 0o666), os.WriteFile(filepath.Join(dir, ".dcp-removing"), nil, 0o666))
+		if err != nil { // the old one is being removed
 			t.Fatal(err)
 		}
 		alone(t, func() error { return loads(nil, dir) })
@@ -830,6 +831,13 @@ func TestInterrupted(t *testing.T) {
 		tidy(t, dir)
 		alone(t, func() error { return loads(nil, dir) })
 	}
+	// Another checkpoint that was put there since the save was killed is the one that counts.
+	if err := errors.Join(os.Mkdir(now, 0o777), os.WriteFile(filepath.Join(now, filepath.Base(left)), nil, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	alone(t, func() error { return loads(nil, dir) })
+	alone(t, save)
+	tidy(t, dir)
 	if err := os.Symlink(dir, dir+"-link"); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -59,10 +60,11 @@ func beside(dir, suffix string) string {
 }
 
 const (
-	savingSuffix = ".dcp-saving-" // and a number: a checkpoint that is being written
-	oldSuffix    = ".dcp-old"     // a checkpoint that is being replaced
-	newSuffix    = ".dcp-new"     // the checkpoint, while the files of the one that it replaces are removed
-	lockSuffix   = ".dcp-lock"    // a file that is locked during a save
+	savingSuffix = ".dcp-saving-"  // and a number: a checkpoint that is being written
+	oldSuffix    = ".dcp-old"      // a checkpoint that is being replaced
+	newSuffix    = ".dcp-new"      // the checkpoint, while the files of the one that it replaces are removed
+	lockSuffix   = ".dcp-lock"     // a file that is locked during a save
+	removing     = ".dcp-removing" // a file in a checkpoint whose other files are removed
 )
 
 func exists(path string) bool {
@@ -84,21 +86,35 @@ func isEmpty(path string) bool {
 // recovered returns where the checkpoint named dir is. After a save that was killed, a program may have made dir before
 // it started the next one, or dir may lack files.
 func recovered(dir string) string {
-	if now := beside(dir, newSuffix); exists(now) {
+	gone := !exists(dir) || isEmpty(dir)
+	if now := beside(dir, newSuffix); exists(now) && (gone || exists(filepath.Join(dir, removing))) {
 		return now
 	}
-	if old := beside(dir, oldSuffix); exists(old) && (!exists(dir) || isEmpty(dir)) {
+	if old := beside(dir, oldSuffix); exists(old) && gone {
 		return old
 	}
 	return dir
 }
 
-// remove removes a checkpoint, also one that is write-protected.
+// remove removes a checkpoint, also one that is write-protected, and the file removing last.
 func remove(path string) error {
-	if info, err := os.Lstat(path); err == nil && info.IsDir() {
-		_ = os.Chmod(path, info.Mode()|0o700)
+	makeWritable(path)
+	entries, _ := os.ReadDir(path)
+	for _, e := range entries {
+		if e.Name() == removing {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(path, e.Name())); err != nil {
+			return err
+		}
 	}
 	return os.RemoveAll(path)
+}
+
+func makeWritable(dir string) {
+	if info, err := os.Lstat(dir); err == nil && info.IsDir() {
+		_ = os.Chmod(dir, info.Mode()|0o700)
+	}
 }
 
 // nameable returns an error if dir cannot be replaced: it has no name, something is mounted there, or the process is in it.
@@ -143,7 +159,7 @@ func prepare(dir string, only bool) (tmp string, mode fs.FileMode, err error) {
 	}
 	for _, e := range around {
 		path := filepath.Join(parent, e.Name())
-		if path == beside(dir, oldSuffix) || only && strings.HasPrefix(path, beside(dir, savingSuffix)) {
+		if path == beside(dir, oldSuffix) || path == beside(dir, newSuffix) || only && strings.HasPrefix(path, beside(dir, savingSuffix)) {
 			if err := remove(path); err != nil {
 				return "", 0, err
 			}
@@ -183,6 +199,7 @@ func replaceable(dir string) (mode fs.FileMode, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
+	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return e.Name() == removing })
 	for i, e := range entries {
 		if !e.Type().IsRegular() || !strings.HasSuffix(e.Name(), ".safetensors") && e.Name() != "model.safetensors.index.json" {
 			return 0, fmt.Errorf("%s contains %.80q, which is not of a checkpoint", dir, e.Name())
@@ -230,6 +247,13 @@ func commit(tmp, dir string) error {
 			return err
 		}
 		if err := syncdir.Sync(parent); err != nil {
+			return err
+		}
+		makeWritable(dir)
+		if err := create(filepath.Join(dir, removing), 0o600); err != nil {
+			return err
+		}
+		if err := syncdir.Sync(dir); err != nil {
 			return err
 		}
 		if err := settle(dir); err != nil {

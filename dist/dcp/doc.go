@@ -41,7 +41,8 @@
 // without locks it is not an error, and Save does not remove what killed saves have left. If the old checkpoint has to
 // be renamed first, and rank 0 is killed between the two renames, it remains as .NAME.dcp-old: Load reads it there,
 // even if an empty directory has been made in its place, and the next Save renames it back. A checkpoint of a
-// container's image cannot be renamed: until its files are removed, the new one is .NAME.dcp-new, where Load reads it.
+// container's image cannot be renamed: while its files are removed, of which .dcp-removing is the last, the new one is
+// .NAME.dcp-new, where Load reads it.
 //
 // Since a checkpoint is renamed, it cannot be a mount point, such as the volume of a container: save to a directory within it.
 //
