@@ -5,6 +5,7 @@
 
     "optimizers"  by case, the parameters after each of 30 steps, as base64 of their bytes one after another
     "states"      by case, the state dict after the last step: tensors and lists as nested lists
+    "loaded"      by case, the first parameters after that state is loaded and the first step taken, as base64
     "schedules"   by case, the learning rate of the first group and then of the second before each of 1,000 steps, as
                   zlib-compressed base64 of float64; "momentum" is the first group's momentum, where the schedule sets it
     "schedule_states"  by case, state_dict() after 500 steps
@@ -106,17 +107,18 @@ OPTIMIZERS = {
 FOREACH = {O.Adadelta, O.Adamax, O.ASGD, O.NAdam, O.RAdam, O.RMSprop, O.Rprop}
 
 
-def run(kind, make, options):
+def start(kind, make, options):
+    """Returns the parameters, the optimizer, and the function that takes a step."""
     options = dict(options)
     if kind == "sparse":
         ps = [torch.linspace(-1, 1, 18).reshape(6, 3).requires_grad_(), torch.linspace(1, 2, 8, dtype=torch.float64).reshape(4, 2).requires_grad_()]
         opt = make(ps, **options)
-        for step in range(STEPS):
+
+        def step(n):
             for p in ps:
-                p.grad = sparse_gradient(p, step)
+                p.grad = sparse_gradient(p, n)
             opt.step()
-            yield ps, opt
-        return
+        return ps, opt, step
     ps = params("" if kind == "closure" else kind)
     if kind == "closure":
         ps = ps[:2]
@@ -129,22 +131,20 @@ def run(kind, make, options):
             loss = sign * (((x - 0.3) ** 4).sum() + 0.5 * ((y - 1) ** 2).sum() + (x[0, 0] * y).cos().sum())
             loss.backward()
             return loss
-        for step in range(STEPS):
-            opt.step(closure)
-            yield ps, opt
-        return
+        return ps, opt, lambda n: opt.step(closure)
     if make in FOREACH:
         options["foreach"] = True
     second = {"weight_decay": 0.02} if make is not O.Rprop else {}
     opt = make(groups(ps, options["lr"], **second), **options)
-    for step in range(STEPS):
+
+    def step(n):
         opt.zero_grad()
         for i, p in enumerate(ps):
             # The second parameter has no gradient in the third step.
-            if not (i == 1 and step == 2):
-                p.grad = gradient(p, step)
+            if not (i == 1 and n == 2):
+                p.grad = gradient(p, n)
         opt.step()
-        yield ps, opt
+    return ps, opt, step
 
 
 def complex_optimizers():
@@ -190,16 +190,22 @@ def plain(v):
 
 
 def optimizers():
-    out, states = {}, {}
-    for name, (kind, make, options) in OPTIMIZERS.items():
+    out, states, loaded = {}, {}, {}
+    for name, case in OPTIMIZERS.items():
+        ps, opt, step = start(*case)
         out[name] = []
-        for ps, opt in run(kind, make, options):
+        for n in range(STEPS):
+            step(n)
             out[name].append(raw(ps))
         state = opt.state_dict()
         for s in state["state"].values():
             s.pop("al", None)  # a scratch list
         states[name] = plain(state)
-    return out, states
+        ps, opt, step = start(*case)
+        opt.load_state_dict(state)
+        step(0)
+        loaded[name] = raw(ps)
+    return out, states, loaded
 
 
 LR = [0.4, 0.8]
@@ -313,7 +319,7 @@ def main():
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     data = {}
-    data["optimizers"], data["states"] = optimizers()
+    data["optimizers"], data["states"], data["loaded"] = optimizers()
     data["complex"] = complex_optimizers()
     data["schedules"], data["schedule_states"] = schedules()
     data["averages"], data["scaler"] = averages(), scaler()
