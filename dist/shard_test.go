@@ -143,15 +143,15 @@ func (v shardVariant) train(g *dist.Group) (out trained, err error) {
 		return out, err
 	}
 	if g.Rank() != 0 {
-		out.Sum = math.NaN()
 		return out, nil
 	}
+	out.Sum = new(float64)
 	for i, p := range nn.NamedParameters(m) {
 		sum, err := state[p.Name].To(tensor.Float64).Sum().Item()
 		if err != nil {
 			return out, fmt.Errorf("parameter %d: %w", i, err)
 		}
-		out.Sum += sum
+		*out.Sum += sum
 	}
 	return out, nil
 }
