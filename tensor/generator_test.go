@@ -35,34 +35,46 @@ func TestGenerator(t *testing.T) {
 	want := optionData(t).Draws
 	p := func() *Tensor { return FromSlice([]float32{0.2, 0.5, 0.8}, nil) }
 	x := func() *Tensor { return Zeros([]int{2, 3}) }
-	for name, draw := range map[string]func(g *Generator) *Tensor{
-		"Rand":         func(g *Generator) *Tensor { return Rand([]int{2, 3}, g) },
-		"Randn":        func(g *Generator) *Tensor { return Randn([]int{2, 3}, g) },
-		"RandInt":      func(g *Generator) *Tensor { return RandInt(3, 100, []int{5}, g) },
-		"RandPerm":     func(g *Generator) *Tensor { return RandPerm(7, g) },
-		"RandLike":     func(g *Generator) *Tensor { return x().RandLike(g) },
-		"RandnLike":    func(g *Generator) *Tensor { return x().RandnLike(g) },
-		"RandIntLike":  func(g *Generator) *Tensor { return x().RandIntLike(3, 100, g) },
-		"Bernoulli":    func(g *Generator) *Tensor { return p().Bernoulli(g) },
-		"BernoulliP":   func(g *Generator) *Tensor { return x().BernoulliP(0.5, g) },
-		"Bernoulli_":   func(g *Generator) *Tensor { return x().Bernoulli_(P(0.4), g) },
-		"Multinomial":  func(g *Generator) *Tensor { return p().Multinomial(2, g) },
-		"Poisson":      func(g *Generator) *Tensor { return p().Mul(10).Poisson(g) },
-		"Binomial":     func(g *Generator) *Tensor { return Full([]int{3}, 10.0).Binomial(p(), g) },
-		"Normal":       func(g *Generator) *Tensor { return Normal(1, 2, []int{3}, g) },
-		"NormalTensor": func(g *Generator) *Tensor { return p().NormalTensor(p(), g) },
-		"Normal_":      func(g *Generator) *Tensor { return x().Normal_(1, 2, g) },
-		"Uniform_":     func(g *Generator) *Tensor { return x().Uniform_(-1, 2, g) },
-		"Exponential_": func(g *Generator) *Tensor { return x().Exponential_(Lambd(2), g) },
-		"LogNormal_":   func(g *Generator) *Tensor { return x().LogNormal_(0, 1, g) },
-		"Cauchy_":      func(g *Generator) *Tensor { return x().Cauchy_(0, 1, g) },
-		"Geometric_":   func(g *Generator) *Tensor { return x().Geometric_(0.3, g) },
-		"Random_":      func(g *Generator) *Tensor { return x().Random_(g) },
-		"RandomTo_":    func(g *Generator) *Tensor { return x().RandomTo_(50, g) },
-		"RReLU":        func(g *Generator) *Tensor { return x().Sub(1).RReLU(0.1, 0.3, Training(true), g) },
-	} {
+	draws := map[string]func(g *Generator) *Tensor{
+		"Rand":             func(g *Generator) *Tensor { return Rand([]int{2, 3}, g) },
+		"Randn":            func(g *Generator) *Tensor { return Randn([]int{2, 3}, g) },
+		"RandInt":          func(g *Generator) *Tensor { return RandInt(3, 100, []int{5}, g) },
+		"RandPerm":         func(g *Generator) *Tensor { return RandPerm(7, g) },
+		"RandLike":         func(g *Generator) *Tensor { return x().RandLike(g) },
+		"RandnLike":        func(g *Generator) *Tensor { return x().RandnLike(g) },
+		"RandIntLike":      func(g *Generator) *Tensor { return x().RandIntLike(3, 100, g) },
+		"Bernoulli":        func(g *Generator) *Tensor { return p().Bernoulli(g) },
+		"BernoulliP":       func(g *Generator) *Tensor { return x().BernoulliP(0.5, g) },
+		"Bernoulli_":       func(g *Generator) *Tensor { return x().Bernoulli_(P(0.4), g) },
+		"BernoulliTensor_": func(g *Generator) *Tensor { return x().BernoulliTensor_(p(), g) },
+		"Multinomial":      func(g *Generator) *Tensor { return p().Multinomial(2, g) },
+		"Poisson":          func(g *Generator) *Tensor { return p().Mul(10).Poisson(g) },
+		"Binomial":         func(g *Generator) *Tensor { return Full([]int{3}, 10.0).Binomial(p(), g) },
+		"Normal":           func(g *Generator) *Tensor { return Normal(1, 2, []int{3}, g) },
+		"NormalTensor":     func(g *Generator) *Tensor { return p().NormalTensor(p(), g) },
+		"Normal_":          func(g *Generator) *Tensor { return x().Normal_(1, 2, g) },
+		"Uniform_":         func(g *Generator) *Tensor { return x().Uniform_(-1, 2, g) },
+		"Exponential_":     func(g *Generator) *Tensor { return x().Exponential_(Lambd(2), g) },
+		"LogNormal_":       func(g *Generator) *Tensor { return x().LogNormal_(0, 1, g) },
+		"Cauchy_":          func(g *Generator) *Tensor { return x().Cauchy_(0, 1, g) },
+		"Geometric_":       func(g *Generator) *Tensor { return x().Geometric_(0.3, g) },
+		"Random_":          func(g *Generator) *Tensor { return x().Random_(g) },
+		"RandomTo_":        func(g *Generator) *Tensor { return x().RandomTo_(50, g) },
+		"RandomFrom_":      func(g *Generator) *Tensor { return x().RandomFrom_(3, 50, g) },
+		"RReLU":            func(g *Generator) *Tensor { return x().Sub(1).RReLU(0.1, 0.3, Training(true), g) },
+		"RReLU_":           func(g *Generator) *Tensor { return x().Sub(1).RReLU_(0.1, 0.3, Training(true), g) },
+	}
+	for _, o := range operators {
+		if drawsNumbers(o.name) && draws[o.name] == nil {
+			t.Errorf("%s takes a generator, and the test does not call it", o.name)
+		}
+	}
+	for name, draw := range draws {
 		t.Run(name, func(t *testing.T) {
 			begin(t)
+			if len(want[name]) != 2 || want[name][0] == nil {
+				t.Error("PyTorch's draws are missing: tests/golden/options.py")
+			}
 			err := WithScope(func() error {
 				before, err := Data[uint8](RNGState())
 				if err != nil {
