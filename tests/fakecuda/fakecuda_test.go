@@ -1006,8 +1006,7 @@ func uncached(c *Control) error {
 	return vram.EmptyCache(tensor.CUDA(0))
 }
 
-// threads: a backward pass whose threads cannot start is an error, and so is each later one that needs threads
-// the engine cannot start. Forward passes work.
+// threads: a backward pass whose threads cannot start is an error, and so is each later one. Forward passes work.
 func threads(*Control) error {
 	m, err := newMLP(tensor.CUDA(0))
 	if err != nil {
@@ -1018,8 +1017,8 @@ func threads(*Control) error {
 	}
 	for range 3 {
 		m.opt.ZeroGrad()
-		if err := m.step(64); err != nil && !strings.Contains(err.Error(), "thread") && !strings.Contains(err.Error(), "Resource") {
-			return fmt.Errorf("the next step: %w", err)
+		if err := m.step(64); err == nil || !strings.Contains(err.Error(), "until the process is restarted") {
+			return fmt.Errorf("the next step: %v", err)
 		}
 	}
 	return tensor.Ones([]int{2}, tensor.CUDA(1)).Add(1).Err()
@@ -1202,6 +1201,12 @@ func first(c *Control) error {
 		}
 		x.Release()
 		y.Release()
+		if _, err := vram.Stats(tensor.CUDA(i % 2)); err != nil && !errors.Is(err, tensor.ErrDeviceLost) && !errors.Is(err, tensor.ErrDevice) {
+			return fmt.Errorf("the figures after use %d: %w", i, err)
+		}
+	}
+	if c.Errors() == 0 {
+		return fmt.Errorf("%s has not been called", os.Getenv("FIRST"))
 	}
 	return nil
 }
