@@ -1594,9 +1594,9 @@ func (m *strided) is(phase int) error {
 	return nil
 }
 
-// TestStrides tests that parameters and buffers that are not contiguous are copied to the other ranks and keep their
-// strides, and that those that cannot be are refused by name.
-func TestStrides(t *testing.T) {
+// TestStridesOnRanks tests that parameters and buffers that are not contiguous are copied to the other ranks and keep
+// their strides, and that those that cannot be are refused by name.
+func TestStridesOnRanks(t *testing.T) {
 	leak.Check(t)
 	ranks(t, 2, func(g *dist.Group) error {
 		m := newStrided(g.Rank())

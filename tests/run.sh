@@ -121,13 +121,14 @@ gotest() { # gotest LABEL ARGUMENTS…: runs go test, counts
 
 go_() { gotest go -timeout 20m $(go list ./... | grep -v /tests/install); }
 
-# Without tests of a single goroutine, or of settings in a new process, that take long: go_ runs them.
+# Without tests of a single goroutine, or of settings in a new process, that take long: go_ runs them. A name is
+# skipped in every package. TestHostile of package tensor makes fewer calls than there.
 race() {
-  local single='^(TestHostile|TestHostileForward|TestHostileValues|TestRemovedHooksLeaveNothing|TestStrides|TestGolden'
+  local single='^(TestHostileValues|TestRemovedHooksLeaveNothing|TestStrides|TestGolden'
   single+='|TestFailingOperators|TestTorchModules|TestTenMillionLosses|TestAllocationIsBoundedByTheFile|TestHeadersOfEscapes'
   single+='|TestSavePyTorchWritesWhatLoadReads|TestSavePyTorchOfManyTensors|TestValuesOfAllSizes|TestUnusualValidFiles'
   single+='|TestSettingsFromOutside|TestRefusedOpenMPSettings|TestTooLittleAddressSpace)$'
-  gotest race -race -short -skip "$single" -timeout 20m ./cshim ./tensor ./vram ./autograd ./nn ./optim ./data ./distributions ./checkpoint ./dist ./dist/dcp ./serve ./profiler ./examples/serve ./internal/sites
+  LINSTOCK_HOSTILE_CALLS=100 gotest race -race -short -skip "$single" -timeout 20m ./cshim ./tensor ./vram ./autograd ./nn ./optim ./data ./distributions ./checkpoint ./dist ./dist/dcp ./serve ./profiler ./examples/serve ./internal/sites
 }
 
 # Strict checks of the pointers passed to C, overwriting of freed memory, and frequent collections.
