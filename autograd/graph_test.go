@@ -45,7 +45,7 @@ func TestDetectAnomaly(t *testing.T) {
 	leak.Check(t)
 	want := graphData(t).Anomalies
 	var line string
-	for name, f := range map[string]func(x *tensor.Tensor) *tensor.Tensor{
+	fs := map[string]func(x *tensor.Tensor) *tensor.Tensor{
 		"sqrt": func(x *tensor.Tensor) *tensor.Tensor {
 			y := x.Sqrt()
 			line = here()
@@ -57,12 +57,17 @@ func TestDetectAnomaly(t *testing.T) {
 			line = here()
 			return y.Mul(0)
 		},
-		"none": func(x *tensor.Tensor) *tensor.Tensor { return x.Exp() },
-	} {
+		"none":      func(x *tensor.Tensor) *tensor.Tensor { return x.Exp() },
+		"unchecked": func(x *tensor.Tensor) *tensor.Tensor { return x.Sqrt().Mul(0) },
+	}
+	if len(fs) != len(want) {
+		t.Fatalf("%d cases, graph.json has %d", len(fs), len(want))
+	}
+	for name, f := range fs {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
 			err := tensor.WithScope(func() error {
-				return autograd.DetectAnomaly(func() error { return f(zeros()).Sum().Backward() })
+				return autograd.DetectAnomaly(func() error { return f(zeros()).Sum().Backward() }, autograd.CheckNaN(name != "unchecked"))
 			})
 			if want[name] == "" {
 				if err != nil {

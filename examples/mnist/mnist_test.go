@@ -42,8 +42,8 @@ func TestDigits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if t.Logf("epoch %d: accuracy %.3f", epoch+1, accuracy); epoch == 1 && !(accuracy >= 0.85) {
-			t.Errorf("accuracy %.3f after two epochs, want 0.85", accuracy)
+		if t.Logf("epoch %d: accuracy %.3f", epoch+1, accuracy); epoch == 1 && !(accuracy >= 0.9) {
+			t.Errorf("accuracy %.3f after two epochs, want 0.9", accuracy)
 		}
 		// Gradients exist until the next step. glibc rounds each of their blocks by up to 16 bytes, differently each
 		// time.
