@@ -236,7 +236,7 @@ func compare[V interface {
 				}
 				most := 1e-9
 				if !sameCPU {
-					most = 2e-3 // Adam amplifies what differs in the smallest gradients
+					most = 1e-2 // Adam makes steps of the rounding errors of gradients that are 0
 					if err := closeLosses(got.Losses, want.Losses, 1e-4); err != nil {
 						return err
 					}

@@ -52,7 +52,7 @@ func TestAutocastTraining(t *testing.T) {
 	// Kernels of other versions and instruction sets add bfloat16 and float16 products in another order.
 	bound := 1e-6
 	if version, err := tensor.Version(); err != nil || !sameCPU(t, file.CPU) || !strings.HasPrefix(version, "2.15") {
-		bound = 1e-3
+		bound = 5e-3 // a few units in the last place of bfloat16
 	}
 	for _, dtype := range []tensor.DType{tensor.BFloat16, tensor.Float16} {
 		for _, model := range []string{"gpt", "cnn"} {
