@@ -403,7 +403,7 @@ func (g *Group) drain(op string) error {
 func (g *Group) lookout() (stop func()) { return g.lookoutFor(-1) }
 
 // lookoutFor is lookout for a send, receive or exchange with the rank peer, unless peer is -1: the other ranks, also the one
-// that hosts the store, may leave meanwhile. Without the store it can see the end of the peer only if its address is known.
+// that hosts the store, may leave meanwhile.
 func (g *Group) lookoutFor(peer int) (stop func()) {
 	if !g.onDevices() || g.size == 1 {
 		return func() {}
@@ -434,7 +434,7 @@ func (g *Group) lookoutFor(peer int) (stop func()) {
 				lost = err != nil
 			}
 			switch {
-			case lost && (needed || g.job.addressOf(g.members[watched]) == ""), what == meets:
+			case lost && needed, what == meets:
 				_ = g.cut("")
 				return
 			case what == leaves:
