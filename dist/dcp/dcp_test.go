@@ -838,6 +838,16 @@ func TestInterrupted(t *testing.T) {
 	alone(t, func() error { return loads(nil, dir) })
 	alone(t, save)
 	tidy(t, dir)
+	// A link in the place of what a killed save leaves is removed, and not what it leads to.
+	other := t.TempDir()
+	if err := errors.Join(os.WriteFile(filepath.Join(other, "kept"), nil, 0o666), os.Symlink(other, filepath.Join(filepath.Dir(dir), ".run.dcp-old"))); err != nil {
+		t.Fatal(err)
+	}
+	alone(t, save)
+	tidy(t, dir)
+	if _, err := os.Stat(filepath.Join(other, "kept")); err != nil {
+		t.Error(err)
+	}
 	if err := os.Symlink(dir, dir+"-link"); err != nil {
 		t.Fatal(err)
 	}

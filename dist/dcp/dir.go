@@ -98,6 +98,9 @@ func recovered(dir string) string {
 
 // remove removes a checkpoint, also one that is write-protected, and the file removing last.
 func remove(path string) error {
+	if info, err := os.Lstat(path); err != nil || !info.IsDir() {
+		return os.RemoveAll(path)
+	}
 	makeWritable(path)
 	entries, _ := os.ReadDir(path)
 	for _, e := range entries {
@@ -250,7 +253,7 @@ func commit(tmp, dir string) error {
 			return err
 		}
 		makeWritable(dir)
-		if err := create(filepath.Join(dir, removing), 0o600); err != nil {
+		if err := create(filepath.Join(dir, removing), 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 		if err := syncdir.Sync(dir); err != nil {
