@@ -142,10 +142,13 @@ func trainAndSave(ctx context.Context, r *run) error {
 			return err
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("interrupted after step %d of %d; run it again, without -fresh, to continue", r.step, r.options.steps)
+	switch {
+	case err == nil:
+		return nil
+	case r.step == first:
+		return errors.New("interrupted before a step; nothing was saved")
 	}
-	return nil
+	return fmt.Errorf("interrupted after step %d of %d; run it again, without -fresh, to continue", r.step, r.options.steps)
 }
 
 // finish prints the validation loss and a sample.

@@ -64,13 +64,16 @@ func (r *run) compare() (there bool, err error) {
 	if errors.Is(err, fs.ErrNotExist) && !r.options.evalOnly {
 		return false, nil
 	}
+	instead := "; -fresh, or the removal of the file, trains anew, and -out trains elsewhere"
+	if r.options.evalOnly {
+		instead = ""
+	}
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("%w%s", err, instead)
 	}
 	if r.options.evalOnly {
 		r.settings = saved
 	}
-	const instead = "; -fresh replaces it, and -out trains elsewhere"
 	if textID != r.textID {
 		return false, fmt.Errorf("%s was trained on another text, such as the source of another Go version: %s, now %s%s", r.path(), textID, r.textID, instead)
 	}
