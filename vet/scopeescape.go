@@ -26,12 +26,17 @@ from outside, or returned, and Keep, MoveOut, Adopt or Replace is not called on 
 		s := pass.ResultOf[sourceAnalyzer].(*source)
 		summaries := map[*ssa.Function][]bool{}
 		for _, fn := range s.fns {
-			r := &region{pass: pass, src: s, base: fn, kind: s.body[fn], summaries: summaries}
-			if r.kind == noBody && !r.opened() {
-				continue
+			said := map[token.Pos]bool{}
+			if kind := s.body[fn]; kind != noBody {
+				r := &region{pass: pass, src: s, base: fn, kind: kind, summaries: summaries, said: said}
+				r.collect(fn)
+				r.check()
 			}
-			r.collect(fn)
-			r.check()
+			// What runs in a scope can open another one.
+			if r := (&region{pass: pass, src: s, base: fn, summaries: summaries, said: said}); r.opened() {
+				r.collect(fn)
+				r.check()
+			}
 		}
 		return nil, nil
 	},
@@ -49,6 +54,7 @@ type region struct {
 	kept      map[ssa.Value]bool
 	fresh     map[ssa.Value]bool
 	summaries map[*ssa.Function][]bool // for each result of a function of the package, whether it makes it
+	said      map[token.Pos]bool       // where base has a report
 }
 
 // opened reports whether a function opens and closes a scope itself, and records where.
@@ -118,6 +124,14 @@ func (r *region) has(fn *ssa.Function) bool {
 	return false
 }
 
+// receiver returns the receiver of base, which is from outside the scope, and nil if base has none.
+func (r *region) receiver() *ssa.Parameter {
+	if r.base.Signature.Recv() == nil {
+		return nil
+	}
+	return r.base.Params[0]
+}
+
 // in reports whether an instruction runs while the scope is open.
 func (r *region) in(i ssa.Instruction) bool {
 	switch {
@@ -183,7 +197,7 @@ func (r *region) findFresh() {
 	})
 	if r.kind == bodyLoop || r.kind == bodyTidy || r.kind == bodyOperate {
 		for _, p := range r.base.Params {
-			if holdsTensors(p.Type()) {
+			if holdsTensors(p.Type()) && p != r.receiver() {
 				r.mark(p)
 			}
 		}
@@ -509,12 +523,11 @@ func (r *region) keepsField(f *ssa.FieldAddr) {
 // check reports the tensors that leave the region.
 func (r *region) check() {
 	r.findFresh()
-	seen := map[token.Pos]bool{}
 	say := func(pos token.Pos, how string, fix string) {
-		if !pos.IsValid() || seen[pos] {
+		if !pos.IsValid() || r.said[pos] {
 			return
 		}
-		seen[pos] = true
+		r.said[pos] = true
 		if stmt, ok := within[ast.Stmt](r.pass, pos); ok && how != "sent to a channel" {
 			if _, ok := stmt.(*ast.ReturnStmt); ok {
 				how, fix = "returned", "MoveOut"
@@ -677,7 +690,7 @@ func (r *region) outer(addr ssa.Value) (how, fix string) {
 			}
 			addr = vals[0]
 		case *ssa.Parameter:
-			if (r.kind == noBody || r.kind == bodyOperate && a == r.base.Params[0]) && a.Parent() == r.base || !r.has(a.Parent()) {
+			if r.kind == noBody && a.Parent() == r.base || a == r.receiver() || !r.has(a.Parent()) {
 				return field, "Keep"
 			}
 			return "", ""

@@ -92,7 +92,7 @@ func (s *source) findBodies() {
 			c := call.Common()
 			if moves, ok := bodies[called(c)]; ok {
 				for _, a := range c.Args {
-					if f := literal(a); f != nil {
+					if f := declared(a); f != nil {
 						s.body[f] = bodyPlain
 						if moves {
 							s.body[f] = bodyTidy
@@ -100,7 +100,7 @@ func (s *source) findBodies() {
 					}
 				}
 			} else if s.scopedIterator(c.Value) && len(c.Args) == 1 {
-				if f := literal(c.Args[0]); f != nil {
+				if f := declared(c.Args[0]); f != nil {
 					s.body[f] = bodyLoop
 				}
 			}
@@ -119,6 +119,20 @@ func literal(v ssa.Value) *ssa.Function {
 		return literal(v.X)
 	}
 	return nil
+}
+
+// declared is literal, except that it returns the method for a method value, and the generic function for an instance.
+func declared(v ssa.Value) *ssa.Function {
+	fn := literal(v)
+	if fn == nil {
+		return nil
+	}
+	if f, ok := fn.Object().(*types.Func); ok {
+		if fn := fn.Prog.FuncValue(f.Origin()); fn != nil {
+			return fn
+		}
+	}
+	return fn
 }
 
 // scopedIterator reports whether v is an iterator that opens a scope around each iteration of the loop's body.

@@ -467,3 +467,46 @@ func twoScopes(m *model, x *tensor.Tensor) error {
 	m.hidden = x.Mul(2) // want `stored in a field`
 	return nil
 }
+
+func (m *model) record() error {
+	m.hidden = global.Mul(2) // want `stored in a field`
+	return nil
+}
+
+func zeros[T any]() error {
+	global = tensor.Zeros(2) // want `stored in a package variable`
+	return nil
+}
+
+type cell[T any] struct{ last *tensor.Tensor }
+
+func (c *cell[T]) hook(grad *tensor.Tensor) (*tensor.Tensor, error) {
+	c.last = grad // want `stored in a field`
+	return grad.Mul(2), nil
+}
+
+type list []*tensor.Tensor
+
+func (l list) first() *tensor.Tensor {
+	global = l[0]
+	return l[0].Mul(2)
+}
+
+func (m *model) compute() *tensor.Tensor {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return nil
+	}
+	defer s.Close()
+	return m.hidden.Mul(2) // want `a tensor of the scope is returned`
+}
+
+// named: what a method value has bound is from outside the scope.
+func named(m *model, c *cell[float32], l list, x *tensor.Tensor) error {
+	if _, err := x.RegisterHook(c.hook); err != nil {
+		return err
+	}
+	global = tensor.Tidy(l.first).Keep()
+	global = tensor.Tidy(m.compute).Keep()
+	return errors.Join(tensor.WithScope(m.record), tensor.WithScope(zeros[float32]))
+}
