@@ -49,6 +49,7 @@ func resultsOf(opened *ssa.Call) (scope, failure ssa.Value) {
 // scopeUses collects the uses of a scope.
 type scopeUses struct {
 	closes map[ssa.Instruction]bool // Close, called or deferred
+	reads  []*ssa.Defer             // those of closes that close what the variable holds when the function ends
 	else_  bool                     // other code may close it
 	remote token.Pos
 }
@@ -66,7 +67,11 @@ func checkScope(pass *analysis.Pass, opened *ssa.Call) {
 	if u.else_ {
 		return
 	}
-	end := open(opened, scope, failure, func(i ssa.Instruction) bool { return u.closes[i] })
+	early := slices.ContainsFunc(u.reads, func(d *ssa.Defer) bool { return d.Parent() == opened.Parent() && before(d, opened) })
+	end := open(opened, scope, failure, func(i ssa.Instruction) bool {
+		_, ends := i.(*ssa.RunDefers)
+		return u.closes[i] || early && ends
+	})
 	if end == nil {
 		return
 	}
@@ -116,7 +121,7 @@ func (u *scopeUses) follow(v ssa.Value, home *ssa.Function, seen map[ssa.Value]b
 					u.remote = inner.remote
 				}
 				for c := range inner.closes {
-					u.closedIn(use, c)
+					u.closedIn(use, c, fn.FreeVars[k])
 				}
 			}
 		case ssa.CallInstruction:
@@ -137,9 +142,10 @@ func (u *scopeUses) follow(v ssa.Value, home *ssa.Function, seen map[ssa.Value]b
 	}
 }
 
-// closedIn records that a function literal closes the scope. If the literal is deferred or called here, that closes the
-// scope here; in a goroutine it is wrong; otherwise the effect is unknown.
-func (u *scopeUses) closedIn(literal *ssa.MakeClosure, at ssa.Instruction) {
+// closedIn records that a function literal closes the scope that it captures as free, itself or in a variable. If the
+// literal is deferred or called here, that closes the scope here; in a goroutine it is wrong; otherwise the effect is
+// unknown.
+func (u *scopeUses) closedIn(literal *ssa.MakeClosure, at ssa.Instruction, free *ssa.FreeVar) {
 	pos := at.Pos()
 	if !pos.IsValid() { // the literal is a method value, as in c := scope.Close
 		pos = literal.Pos()
@@ -152,6 +158,9 @@ func (u *scopeUses) closedIn(literal *ssa.MakeClosure, at ssa.Instruction) {
 		case *ssa.Defer:
 			if use.Call.Value == literal {
 				u.closes[use] = true
+				if !is(free.Type(), "tensor", "Scope") { // a variable
+					u.reads = append(u.reads, use)
+				}
 			} else {
 				u.else_ = true
 			}

@@ -199,3 +199,40 @@ func methodValueElsewhere() error {
 	go closeScope()
 	return nil
 }
+
+// deferredFirst closes what the variable holds when the function ends.
+func deferredFirst() (err error) {
+	var s *tensor.Scope
+	defer func() {
+		if s != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if s, err = tensor.NewScope(); err != nil {
+		return err
+	}
+	return nil
+}
+
+func deferredOnce(n int) (err error) {
+	var s *tensor.Scope
+	defer func() { err = errors.Join(err, s.Close()) }()
+	for range n {
+		if s, err = tensor.NewScope(); err != nil { // want `the scope is not closed on all paths`
+			return err
+		}
+	}
+	return nil
+}
+
+// deferredNil closes what the variable holds at the defer.
+func deferredNil() (err error) {
+	var s *tensor.Scope
+	closeScope := s.Close
+	defer closeScope()
+	defer func() { s.Len() }()
+	if s, err = tensor.NewScope(); err != nil { // want `the scope is not closed on all paths`
+		return err
+	}
+	return nil
+}
