@@ -247,7 +247,11 @@ func refused(cond, scope, failure ssa.Value, so bool) bool {
 	switch c := cond.(type) {
 	case *ssa.Call:
 		f := callee(&c.Call)
-		return so && f != nil && f.Pkg() != nil && f.Pkg().Path() == "errors" && (f.Name() == "Is" || f.Name() == "As") && holds(c.Call.Args[0], failure)
+		return so && f != nil && f.Pkg() != nil && f.Pkg().Path() == "errors" && (f.Name() == "Is" || f.Name() == "As" || f.Name() == "AsType") &&
+			holds(c.Call.Args[0], failure)
+	case *ssa.Extract: // of errors.AsType
+		call, ok := c.Tuple.(*ssa.Call)
+		return ok && refused(call, scope, failure, so)
 	case *ssa.BinOp:
 		if c.Op != token.NEQ && c.Op != token.EQL {
 			return false
@@ -263,7 +267,7 @@ func refused(cond, scope, failure ssa.Value, so bool) bool {
 	return false
 }
 
-// holds reports whether v is want, or is read from the variable in which want has just been stored.
+// holds reports whether v is want, or is read from a variable in which want was stored last.
 func holds(v, want ssa.Value) bool {
 	if want == nil {
 		return false
@@ -275,12 +279,38 @@ func holds(v, want ssa.Value) bool {
 	if !ok || load.Op != token.MUL {
 		return false
 	}
-	for _, use := range *want.Referrers() {
-		if st, ok := use.(*ssa.Store); ok && st.Addr == load.X && st.Block() == load.Block() {
-			return true
-		}
+	last, always := lastStores(load.X, load)
+	if !always || len(last) != 1 || last[0].Val != want {
+		return false
 	}
-	return false
+	a, local := load.X.(*ssa.Alloc)
+	return last[0].Block() == load.Block() || local && !literalsStore(a)
+}
+
+// literalsStore reports whether a literal that runs before the function ends stores in a variable of the function.
+func literalsStore(a *ssa.Alloc) bool {
+	var in func(v ssa.Value) bool
+	in = func(v ssa.Value) bool {
+		return slices.ContainsFunc(*v.Referrers(), func(use ssa.Instruction) bool {
+			switch use := use.(type) {
+			case *ssa.Store:
+				return use.Addr == v && v != a
+			case *ssa.MakeClosure:
+				k := slices.Index(use.Bindings, v)
+				return !(v == a && deferred(use)) && in(use.Fn.(*ssa.Function).FreeVars[k])
+			}
+			return false
+		})
+	}
+	return in(a)
+}
+
+// deferred reports whether a literal is only deferred.
+func deferred(literal *ssa.MakeClosure) bool {
+	return !slices.ContainsFunc(*literal.Referrers(), func(use ssa.Instruction) bool {
+		d, ok := use.(*ssa.Defer)
+		return !ok || d.Call.Value != literal
+	})
 }
 
 // closing returns a fix that defers Close after the check of NewScope's error.

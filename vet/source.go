@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"go/types"
 	"reflect"
+	"slices"
 	"strings"
 
 	"golang.org/x/tools/go/analysis"
@@ -357,6 +358,31 @@ func storedIn(v ssa.Value) (vals []ssa.Value) {
 		}
 	}
 	return vals
+}
+
+// lastStores returns the stores in a variable that may be the last one before an instruction of the same function, and
+// whether there is one on every path to it.
+func lastStores(addr ssa.Value, at ssa.Instruction) (last []*ssa.Store, always bool) {
+	always = true
+	seen := map[*ssa.BasicBlock]bool{}
+	var back func(b *ssa.BasicBlock, end int)
+	back = func(b *ssa.BasicBlock, end int) {
+		for _, i := range slices.Backward(b.Instrs[:end]) {
+			if st, ok := i.(*ssa.Store); ok && st.Addr == addr {
+				last = append(last, st)
+				return
+			}
+		}
+		always = always && len(b.Preds) > 0
+		for _, p := range b.Preds {
+			if !seen[p] {
+				seen[p] = true
+				back(p, len(p.Instrs))
+			}
+		}
+	}
+	back(at.Block(), index(at))
+	return last, always
 }
 
 // report is pass.Report, except for reports that a comment silences.

@@ -236,3 +236,40 @@ func deferredNil() (err error) {
 	}
 	return nil
 }
+
+// secondTest: a deferred literal captures err, which makes it a variable.
+func secondTest(f func() error) (err error) {
+	s, err := tensor.NewScope()
+	if errors.Is(err, tensor.ErrScope) {
+		return errors.New("busy")
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	return f()
+}
+
+// The check of an error that a literal stores is no check of this one.
+func literalError(f func() error, run func(func())) (err error) {
+	s, err := tensor.NewScope() // want `the scope is not closed on all paths`
+	if err != nil {
+		return err
+	}
+	run(func() { err = f() })
+	if err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+func asType() error {
+	s, err := tensor.NewScope()
+	if e, ok := errors.AsType[*tensor.Error](err); ok {
+		return e
+	}
+	if err != nil {
+		return err
+	}
+	return s.Close()
+}
