@@ -64,6 +64,10 @@ func checkScope(pass *analysis.Pass, opened *ssa.Call) {
 		report(pass, analysis.Diagnostic{Pos: u.remote, Message: "the scope is closed on another goroutine than the one that opened it; Close then returns ErrScope"})
 		return
 	}
+	for c := range u.closes {
+		// The variable is one of a function around this one, which may close the scope before or after it returns.
+		u.else_ = u.else_ || c.Parent() != opened.Parent()
+	}
 	if u.else_ {
 		return
 	}
@@ -87,7 +91,7 @@ func checkScope(pass *analysis.Pass, opened *ssa.Call) {
 	report(pass, d)
 }
 
-// follow collects the uses of a scope, or of a variable that holds it.
+// follow collects the uses of a scope, or of a variable that holds it. home is the function that opens the scope.
 func (u *scopeUses) follow(v ssa.Value, home *ssa.Function, seen map[ssa.Value]bool) {
 	if seen[v] || v.Referrers() == nil {
 		return
@@ -115,13 +119,21 @@ func (u *scopeUses) follow(v ssa.Value, home *ssa.Function, seen map[ssa.Value]b
 					continue
 				}
 				inner := &scopeUses{closes: map[ssa.Instruction]bool{}}
-				inner.follow(fn.FreeVars[k], fn, map[ssa.Value]bool{})
+				inner.follow(fn.FreeVars[k], home, map[ssa.Value]bool{})
 				u.else_ = u.else_ || inner.else_
 				if inner.remote.IsValid() {
 					u.remote = inner.remote
 				}
+				u.reads = append(u.reads, inner.reads...)
 				for c := range inner.closes {
-					u.closedIn(use, c, fn.FreeVars[k])
+					switch {
+					case !encloses(fn, home):
+						u.closedIn(use, c, fn.FreeVars[k])
+					case c.Parent() == home:
+						u.closes[c] = true
+					default:
+						u.else_ = true
+					}
 				}
 			}
 		case ssa.CallInstruction:
@@ -140,6 +152,16 @@ func (u *scopeUses) follow(v ssa.Value, home *ssa.Function, seen map[ssa.Value]b
 			u.else_ = true
 		}
 	}
+}
+
+// encloses reports whether fn is outer, or a literal in it.
+func encloses(outer, fn *ssa.Function) bool {
+	for ; fn != nil; fn = fn.Parent() {
+		if fn == outer {
+			return true
+		}
+	}
+	return false
 }
 
 // closedIn records that a function literal closes the scope that it captures as free, itself or in a variable. If the

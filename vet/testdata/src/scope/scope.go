@@ -273,3 +273,60 @@ func asType() error {
 	}
 	return s.Close()
 }
+
+// literalOpens opens the scope in a literal, and closes it outside.
+func literalOpens() error {
+	var s *tensor.Scope
+	open := func() (err error) {
+		s, err = tensor.NewScope()
+		return err
+	}
+	if err := open(); err != nil {
+		return err
+	}
+	defer s.Close()
+	return nil
+}
+
+func literalOpensOnly() (err error) {
+	var s *tensor.Scope
+	open := func() { s, err = tensor.NewScope() } // want `the scope is never closed`
+	open()
+	s.Len()
+	return err
+}
+
+func literalOpensElsewhere(run func(func())) {
+	var s *tensor.Scope
+	var err error
+	run(func() { s, err = tensor.NewScope() })
+	if err == nil {
+		go func() { _ = s.Close() }() // want `the scope is closed on another goroutine`
+	}
+}
+
+// literalCloses opens and closes the scope on one goroutine, in a variable from outside.
+func literalCloses() {
+	var s *tensor.Scope
+	go func() {
+		var err error
+		if s, err = tensor.NewScope(); err != nil {
+			return
+		}
+		defer s.Close()
+	}()
+	s.Len()
+}
+
+func literalMayClose(early bool) {
+	var s *tensor.Scope
+	go func() {
+		var err error
+		s, err = tensor.NewScope() // want `the scope is not closed on all paths`
+		if err != nil || early {
+			return
+		}
+		_ = s.Close()
+	}()
+	s.Len()
+}
