@@ -602,11 +602,13 @@ func stores(f *types.Func) bool {
 func (r *region) returned(ret *ssa.Return, v ssa.Value, say func(token.Pos, string, string)) {
 	if load, ok := v.(*ssa.UnOp); ok && load.Op == token.MUL {
 		if a, ok := load.X.(*ssa.Alloc); ok {
-			for _, use := range *a.Referrers() {
-				if st, ok := use.(*ssa.Store); ok && r.fresh[st.Val] && r.in(st) {
+			r.each(func(i ssa.Instruction) {
+				st, ok := i.(*ssa.Store)
+				// The body of a range over a function stores what the loop returns.
+				if ok && r.fresh[st.Val] && r.in(st) && (st.Addr == a || origin(st.Addr) == a && st.Pos() == ret.Pos()) {
 					say(st.Pos(), "returned", "MoveOut")
 				}
-			}
+			})
 			return
 		}
 	}

@@ -2,6 +2,7 @@ package escape
 
 import (
 	"errors"
+	"iter"
 	"sync"
 	"sync/atomic"
 
@@ -509,4 +510,25 @@ func named(m *model, c *cell[float32], l list, x *tensor.Tensor) error {
 	global = tensor.Tidy(l.first).Keep()
 	global = tensor.Tidy(m.compute).Keep()
 	return errors.Join(tensor.WithScope(m.record), tensor.WithScope(zeros[float32]))
+}
+
+// ranged returns from the body of a range over a function.
+func ranged(seq iter.Seq[int], x *tensor.Tensor) (*tensor.Tensor, error) {
+	before := x.Mul(1)
+	s, err := tensor.NewScope()
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	for i := range seq {
+		switch i {
+		case 1:
+			return x.Mul(i), nil // want `a tensor of the scope is returned`
+		case 2:
+			return x.Mul(i).MoveOut(), nil
+		case 3:
+			return before, nil
+		}
+	}
+	return nil, nil
 }
