@@ -432,12 +432,21 @@ func (r *region) returnsFresh(fn *ssa.Function) []bool {
 			return
 		}
 		for i, v := range ret.Results {
-			if inner.fresh[v] && holdsTensors(v.Type()) {
+			if holdsTensors(v.Type()) && inner.makes(v) {
 				fresh[i] = true
 			}
 		}
 	})
 	return fresh
+}
+
+// makes reports whether a result is fresh. Of the stores of its function in a variable, the last one counts.
+func (r *region) makes(result ssa.Value) bool {
+	a := variable(result)
+	if a == nil || !isTensor(result.Type()) || literalsStore(a) {
+		return r.fresh[result]
+	}
+	return slices.ContainsFunc(lastStored(a, result, map[ssa.Value]bool{}), func(st *ssa.Store) bool { return r.fresh[st.Val] })
 }
 
 // keeps marks the values on which Keep and the like were called, back to their origin.
@@ -600,21 +609,45 @@ func stores(f *types.Func) bool {
 
 // returned reports a fresh value that is returned by a function that opens a scope.
 func (r *region) returned(ret *ssa.Return, v ssa.Value, say func(token.Pos, string, string)) {
-	if load, ok := v.(*ssa.UnOp); ok && load.Op == token.MUL {
-		if a, ok := load.X.(*ssa.Alloc); ok {
-			r.each(func(i ssa.Instruction) {
-				st, ok := i.(*ssa.Store)
-				// The body of a range over a function stores what the loop returns.
-				if ok && r.fresh[st.Val] && r.in(st) && (st.Addr == a || origin(st.Addr) == a && st.Pos() == ret.Pos()) {
-					say(st.Pos(), "returned", "MoveOut")
-				}
-			})
-			return
-		}
+	if a := variable(v); a != nil {
+		last := lastStored(a, v, map[ssa.Value]bool{})
+		r.each(func(i ssa.Instruction) {
+			st, ok := i.(*ssa.Store)
+			// The body of a range over a function stores what the loop returns.
+			if ok && r.fresh[st.Val] && r.in(st) && (slices.Contains(last, st) || st.Addr != a && origin(st.Addr) == a && st.Pos() == ret.Pos()) {
+				say(st.Pos(), "returned", "MoveOut")
+			}
+		})
+		return
 	}
 	if r.fresh[v] && mayHold(v.Type()) {
 		say(ret.Pos(), "returned", "MoveOut")
 	}
+}
+
+// variable returns the local variable that a value is read from, or nil.
+func variable(v ssa.Value) *ssa.Alloc {
+	if load, ok := v.(*ssa.UnOp); ok && load.Op == token.MUL {
+		if a, ok := load.X.(*ssa.Alloc); ok {
+			return a
+		}
+	}
+	return nil
+}
+
+// lastStored returns the last stores in a variable before a read of it. If a function returns y, a tensor that is its
+// result, it stores y in itself: this stands for the stores before, unless literals also store in y.
+func lastStored(a *ssa.Alloc, read ssa.Value, seen map[ssa.Value]bool) (all []*ssa.Store) {
+	seen[read] = true
+	last, _ := lastStores(a, read.(*ssa.UnOp))
+	for _, st := range last {
+		if variable(st.Val) == a && isTensor(st.Val.Type()) && !seen[st.Val] && !literalsStore(a) {
+			all = append(all, lastStored(a, st.Val, seen)...)
+		} else {
+			all = append(all, st)
+		}
+	}
+	return all
 }
 
 // local reports whether a channel is made in the region.

@@ -532,3 +532,71 @@ func ranged(seq iter.Seq[int], x *tensor.Tensor) (*tensor.Tensor, error) {
 	}
 	return nil, nil
 }
+
+// working computes in its result.
+func working(x *tensor.Tensor) (y *tensor.Tensor, err error) {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	y = x.Mul(2)
+	if y.Err() != nil {
+		return nil, y.Err()
+	}
+	return y.Mul(3).MoveOut(), nil
+}
+
+func workingLast(x *tensor.Tensor) (y *tensor.Tensor, err error) {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	y = x.Mul(2)
+	y = y.Mul(3) // want `a tensor of the scope is returned`
+	return
+}
+
+func workingNamed(x *tensor.Tensor, more bool) (y *tensor.Tensor, err error) {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	y = x.Mul(2)
+	if more {
+		y = x.Mul(3) // want `a tensor of the scope is returned`
+		return y, nil
+	}
+	y = y.Mul(4).MoveOut()
+	return y, nil
+}
+
+func workingList(x *tensor.Tensor) (list []*tensor.Tensor, err error) {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	list = make([]*tensor.Tensor, 1)
+	list[0] = x.Mul(2)
+	return list, nil // want `a tensor of the scope is returned`
+}
+
+// lookup computes in its result, and returns what the model keeps.
+func (m *model) lookup(x *tensor.Tensor) (y *tensor.Tensor, err error) {
+	defer func() { err = errors.Join(err, x.Err()) }()
+	y = x.Mul(2)
+	if _, err := y.Item(); err != nil {
+		return nil, err
+	}
+	return m.hidden, nil
+}
+
+func looksUp(m *model, x *tensor.Tensor) error {
+	return tensor.WithScope(func() (err error) {
+		m.named["hidden"], err = m.lookup(x)
+		return err
+	})
+}
