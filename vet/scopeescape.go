@@ -551,7 +551,7 @@ func (r *region) check() {
 		}
 		switch i := i.(type) {
 		case *ssa.Store:
-			if r.fresh[i.Val] {
+			if r.fresh[i.Val] && !r.overwritten(i) {
 				if how, fix := r.outer(i.Addr); how != "" {
 					say(i.Pos(), how, fix)
 				}
@@ -734,6 +734,15 @@ func (r *region) outer(addr ssa.Value) (how, fix string) {
 		}
 	}
 	return "", ""
+}
+
+// overwritten reports whether other stores to the same variable from outside follow a store on all paths, in the scope.
+func (r *region) overwritten(st *ssa.Store) bool {
+	_, captured := st.Addr.(*ssa.FreeVar)
+	return captured && open(st, nil, nil, func(i ssa.Instruction) bool {
+		next, ok := i.(*ssa.Store)
+		return ok && next.Addr == st.Addr && r.in(next)
+	}) == nil
 }
 
 // readElsewhere reports whether a variable is read outside the region, or inside it before it is written.

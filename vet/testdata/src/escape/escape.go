@@ -600,3 +600,26 @@ func looksUp(m *model, x *tensor.Tensor) error {
 		return err
 	})
 }
+
+// intermediate: only the last tensor in the variable outlives the scope.
+func intermediate(m *model, x *tensor.Tensor) (y *tensor.Tensor, err error) {
+	err = tensor.WithScope(func() error {
+		y = m.lin.Forward(x)
+		y = y.Mul(2)
+		y = y.Mul(3).MoveOut()
+		return nil
+	})
+	return y, err
+}
+
+func intermediateLast(m *model, x *tensor.Tensor, more bool) (y *tensor.Tensor, err error) {
+	err = tensor.WithScope(func() error {
+		y = m.lin.Forward(x)
+		y = y.Mul(2) // want `stored in a variable from outside`
+		if more {
+			y = y.Mul(3) // want `stored in a variable from outside`
+		}
+		return nil
+	})
+	return y, err
+}
