@@ -751,12 +751,6 @@ func (r *region) readElsewhere(v ssa.Value, seen map[ssa.Value]bool) bool {
 		return false
 	}
 	seen[v] = true
-	var writes []ssa.Instruction
-	for _, use := range *v.Referrers() {
-		if st, ok := use.(*ssa.Store); ok && st.Addr == v && r.has(st.Parent()) {
-			writes = append(writes, st)
-		}
-	}
 	for _, use := range *v.Referrers() {
 		switch use := use.(type) {
 		case *ssa.Store, *ssa.DebugRef:
@@ -767,16 +761,26 @@ func (r *region) readElsewhere(v ssa.Value, seen map[ssa.Value]bool) bool {
 				}
 			}
 		default:
-			written := false
-			for _, w := range writes {
-				written = written || before(w, use)
-			}
-			if !written {
+			_, written := lastStores(v, use)
+			if !(written && r.has(use.Parent())) && !empties(use) {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// empties reports whether a list is read only for its memory, as in list[:0].
+func empties(read ssa.Instruction) bool {
+	load, ok := read.(*ssa.UnOp)
+	return ok && !slices.ContainsFunc(*load.Referrers(), func(use ssa.Instruction) bool {
+		cut, ok := use.(*ssa.Slice)
+		if !ok {
+			return true
+		}
+		end, ok := cut.High.(*ssa.Const)
+		return !ok || end.Int64() != 0
+	})
 }
 
 // keeping returns a fix that calls a method on the tensor of the statement at pos.

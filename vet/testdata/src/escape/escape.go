@@ -623,3 +623,28 @@ func intermediateLast(m *model, x *tensor.Tensor, more bool) (y *tensor.Tensor, 
 	})
 	return y, err
 }
+
+// scratch: what the variables hold is read only in the body, after it is written there.
+func scratch(l *data.Loader, first bool) (sum float64, err error) {
+	var parts, rest []*tensor.Tensor
+	var x *tensor.Tensor
+	for batch, err := range l.Batches() {
+		if err != nil {
+			return 0, err
+		}
+		parts = parts[:0]
+		parts = append(parts, batch.Inputs.Mul(2))
+		rest = append(rest[:1], batch.Targets.Mul(2)) // want `stored in a variable from outside`
+		if first {
+			x = parts[0].Mul(3)
+		} else {
+			x = batch.Targets.Mul(4)
+		}
+		v, err := x.Item()
+		if err != nil {
+			return 0, err
+		}
+		sum += v
+	}
+	return sum, nil
+}
