@@ -589,6 +589,58 @@ func TestGradScaler(t *testing.T) {
 	}
 }
 
+// TestGradScalerWithoutGradients tests a scaler of two optimizers, one of which has no gradients: Unscale takes it, Step
+// does not, and the scale follows the other, as in PyTorch.
+func TestGradScalerWithoutGradients(t *testing.T) {
+	leak.Check(t)
+	p, q := ones(tensor.Float32), ones(tensor.Float32)
+	defer p.Release()
+	defer q.Release()
+	opt, err := optim.NewSGD([]*tensor.Tensor{p}, 0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	idle, err := optim.NewSGD([]*tensor.Tensor{q}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := optim.NewGradScaler(optim.InitScale(1024), optim.GrowthInterval(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Unscale(idle); err != nil {
+		t.Errorf("Unscale without gradients: %v", err)
+	}
+	if s.Unscale(idle) == nil {
+		t.Error("Unscale works twice")
+	}
+	if s.Update(); s.GetScale() != 1024 {
+		t.Errorf("the scale is %v after an Update without gradients, want 1024", s.GetScale())
+	}
+	for _, c := range []struct{ grad, scale float64 }{{1, 2048}, {math.Inf(1), 1024}, {1, 2048}} {
+		setGrad(t, p, c.grad)
+		if err := errors.Join(s.Unscale(idle), s.Unscale(opt), s.Step(opt)); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Step(idle); !errors.Is(err, tensor.ErrArgument) {
+			t.Errorf("a step without gradients: %v", err)
+		}
+		if s.Update(); s.GetScale() != c.scale {
+			t.Errorf("gradients of %v: the scale is %v, want %v", c.grad, s.GetScale(), c.scale)
+		}
+	}
+	if s.Step(idle) == nil {
+		t.Error("a step without gradients is no error")
+	}
+	setGrad(t, q, 2048)
+	if err := s.Step(idle); err != nil {
+		t.Errorf("a step with gradients after one without: %v", err)
+	}
+	golden.Exact(t, "the parameter", q, []float64{0, 0, 0})
+	opt.ZeroGrad()
+	idle.ZeroGrad()
+}
+
 // TestGradScalerSparse tests that a step with scaled sparse gradients is one with the gradients themselves, and that it is
 // skipped if one has an infinity, as in PyTorch.
 func TestGradScalerSparse(t *testing.T) {

@@ -37,8 +37,14 @@ type GradScaler struct {
 	growth, backoff float64
 	interval        int
 	tracker         int
-	found           map[*Optimizer]bool // optimizers whose gradients are unscaled: whether one is infinite or NaN
+	found           map[*Optimizer]finding // of the optimizers whose gradients are unscaled
 	stepped         map[*Optimizer]bool
+}
+
+// finding is what was found when an optimizer's gradients were unscaled.
+type finding struct {
+	checked   bool // false if there were none
+	nonfinite bool // one was infinite or NaN
 }
 
 // ScalerOption is a keyword argument of NewGradScaler.
@@ -61,7 +67,7 @@ func GrowthInterval(n int) ScalerOption { return func(s *GradScaler) { s.interva
 // NewGradScaler returns a GradScaler. Options: InitScale, GrowthFactor, BackoffFactor, GrowthInterval. PyTorch:
 // torch.amp.GradScaler.
 func NewGradScaler(opts ...ScalerOption) (*GradScaler, error) {
-	s := &GradScaler{scale: 65536, growth: 2, backoff: 0.5, interval: 2000, found: map[*Optimizer]bool{}, stepped: map[*Optimizer]bool{}}
+	s := &GradScaler{scale: 65536, growth: 2, backoff: 0.5, interval: 2000, found: map[*Optimizer]finding{}, stepped: map[*Optimizer]bool{}}
 	for _, o := range opts {
 		if o == nil {
 			return nil, refuse.NilOption("NewGradScaler")
@@ -104,7 +110,8 @@ func (s *GradScaler) Scale(loss *tensor.Tensor) *tensor.Tensor {
 }
 
 // Unscale divides the gradients of opt's parameters by the scale, for example before they are clipped; Step does it
-// otherwise. Call it once for each step. PyTorch: GradScaler.unscale_.
+// otherwise. Call it once for each step. If no parameter has a gradient, Unscale does nothing, and Step returns an error.
+// PyTorch: GradScaler.unscale_.
 func (s *GradScaler) Unscale(opt *Optimizer) error {
 	if s == nil || s.found == nil {
 		return refuse.Nil("Unscale", "a scaler")
@@ -151,7 +158,8 @@ func (s *GradScaler) unscale(op string, opt *Optimizer) error {
 			// Processes that have parts of the same parameters skip a step together.
 			groups := sharding.GroupsOf(params)
 			if len(byDevice) == 0 && groups == nil {
-				return refuse.Error(op, tensor.ErrArgument, "no parameter has a gradient")
+				s.found[opt] = finding{}
+				return nil
 			}
 			found := false
 			for device, grads := range byDevice {
@@ -171,7 +179,7 @@ func (s *GradScaler) unscale(op string, opt *Optimizer) error {
 					return err
 				}
 			}
-			s.found[opt] = found
+			s.found[opt] = finding{checked: true, nonfinite: found}
 			return nil
 		})
 	})
@@ -221,28 +229,33 @@ func (s *GradScaler) beforeStep(op string, opt *Optimizer) (skip bool, err error
 			return false, err
 		}
 	}
+	found := s.found[opt]
+	if !found.checked {
+		delete(s.found, opt) // it can be tried again with gradients
+		return false, refuse.Error(op, tensor.ErrArgument, "no parameter had a gradient to unscale")
+	}
 	s.stepped[opt] = true
-	return s.found[opt], nil
+	return found.nonfinite, nil
 }
 
 // Update changes the scale after the steps of all optimizers: it shrinks if one was skipped and grows after
-// GrowthInterval updates without a skipped step. Without a Step or Unscale before it, it does nothing. PyTorch:
-// GradScaler.update.
+// GrowthInterval updates without a skipped step. If no Step or Unscale before it found gradients, the scale stays.
+// PyTorch: GradScaler.update.
 func (s *GradScaler) Update() {
 	if s == nil || s.found == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.found) == 0 {
-		return
-	}
-	skipped := false
+	checked, skipped := false, false
 	for _, found := range s.found {
-		skipped = skipped || found
+		checked, skipped = checked || found.checked, skipped || found.nonfinite
 	}
 	clear(s.found)
 	clear(s.stepped)
+	if !checked {
+		return
+	}
 	if skipped {
 		s.tracker = 0
 		if v := float64(float32(s.scale * s.backoff)); v > 0 {
