@@ -62,7 +62,16 @@ type Slot struct {
 	New func(g *Group, p *tensor.Tensor) *tensor.Tensor
 
 	counts  bool // a number of steps
+	scalar  bool // a number with scalarDType
 	byShape bool // Used depends on the parameter alone
+}
+
+// scalarDType returns the dtype of the numbers that PyTorch keeps as tensors in the state of a parameter.
+func scalarDType() tensor.DType {
+	if tensor.DefaultDType() == tensor.Float64 {
+		return tensor.Float64
+	}
+	return tensor.Float32
 }
 
 // Batch holds the parameters that one call of Algorithm.Step updates. They have the same dtype and device. Equal indices

@@ -766,6 +766,92 @@ func TestGradScalerPromotes(t *testing.T) {
 	}
 }
 
+// TestScalarDType tests that the numbers in the states of NAdam and ASGD are float64 if that is the default dtype, and
+// float32 otherwise, and that they keep their dtype and values when they are loaded. The values are PyTorch's.
+func TestScalarDType(t *testing.T) {
+	leak.Check(t)
+	was := tensor.DefaultDType()
+	setDefault := func(d tensor.DType) {
+		t.Helper()
+		if err := tensor.SetDefaultDType(d); err != nil {
+			t.Error(err)
+		}
+	}
+	defer setDefault(was)
+	for _, c := range []struct {
+		name    string
+		make    func(p *tensor.Tensor) (*optim.Optimizer, error)
+		numbers []string
+		want    []float64
+	}{
+		{"NAdam", func(p *tensor.Tensor) (*optim.Optimizer, error) { return optim.NewNAdam([]*tensor.Tensor{p}, 0.1) },
+			[]string{"mu_product"}, []float64{0.6030310522448095, -2.3969689524623834}},
+		{"ASGD", func(p *tensor.Tensor) (*optim.Optimizer, error) {
+			return optim.NewASGD([]*tensor.Tensor{p}, 0.1, optim.Lambd(0.1), optim.T0(0))
+		}, []string{"mu", "eta"}, []float64{0.6683367656939607, -2.6049848507392404}},
+	} {
+		for _, dtypes := range [][2]tensor.DType{{tensor.Float64, tensor.Float32}, {tensor.Float32, tensor.Float64}} {
+			err := tensor.WithScope(func() error {
+				kept, other := dtypes[0], dtypes[1]
+				setDefault(kept)
+				p := tensor.FromSlice([]float64{1, -2}, nil).RequiresGrad_()
+				opt, err := c.make(p)
+				if err != nil {
+					return err
+				}
+				defer opt.Release()
+				steps := func(opt *optim.Optimizer, p *tensor.Tensor, from, to int) error {
+					for i := from; i < to; i++ {
+						if err := errors.Join(p.SetGrad(tensor.FromSlice([]float64{0.3, 0.7}, nil).Mul(i+1)), opt.Step()); err != nil {
+							return err
+						}
+					}
+					return nil
+				}
+				if err := steps(opt, p, 0, 2); err != nil {
+					return err
+				}
+				setDefault(other)
+				q := p.Detach().Clone().RequiresGrad_()
+				again, err := c.make(q)
+				if err != nil {
+					return err
+				}
+				defer again.Release()
+				if err := again.LoadStateDict(opt.StateDict()); err != nil {
+					return err
+				}
+				if err := steps(again, q, 2, 4); err != nil {
+					return err
+				}
+				setDefault(kept)
+				if err := steps(opt, p, 2, 4); err != nil {
+					return err
+				}
+				if kept == tensor.Float64 {
+					golden.Near(t, c.name, p, c.want, 0, 1e-14)
+				}
+				if same, err := q.Equal(p); err != nil || !same {
+					t.Errorf("%s, %v: with a loaded state %v, without %v: %v", c.name, kept, q, p, err)
+				}
+				first, loaded := opt.StateDict().State[0], again.StateDict().State[0]
+				for _, name := range c.numbers {
+					want, got := first[name].(*tensor.Tensor), loaded[name].(*tensor.Tensor)
+					if same, err := got.Equal(want); err != nil || !same || want.DType() != kept || got.DType() != kept {
+						t.Errorf("%s, %v: %s is a %v %v, loaded a %v %v: %v", c.name, kept, name, want.DType(), want, got.DType(), got, err)
+					}
+				}
+				opt.ZeroGrad()
+				again.ZeroGrad()
+				return nil
+			})
+			if err != nil {
+				t.Errorf("%s, %v: %v", c.name, dtypes, err)
+			}
+		}
+	}
+}
+
 // TestClosure tests StepClosure with an optimizer that steps once, and errors of LBFGS.
 func TestClosure(t *testing.T) {
 	leak.Check(t)

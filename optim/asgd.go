@@ -8,11 +8,11 @@ var asgd = &Algorithm{
 	Defaults: Group{Lambd: 1e-4, Alpha: 0.75, T0: 1e6},
 	Slots: []Slot{
 		{Name: "ax"},
-		{Name: "mu", New: func(_ *Group, p *tensor.Tensor) *tensor.Tensor {
-			return tensor.Ones([]int{}, tensor.Float32, p.Device())
+		{Name: "mu", scalar: true, New: func(_ *Group, p *tensor.Tensor) *tensor.Tensor {
+			return tensor.Ones([]int{}, scalarDType(), p.Device())
 		}},
-		{Name: "eta", New: func(g *Group, p *tensor.Tensor) *tensor.Tensor {
-			return tensor.Full([]int{}, g.LR, tensor.Float32, p.Device())
+		{Name: "eta", scalar: true, New: func(g *Group, p *tensor.Tensor) *tensor.Tensor {
+			return tensor.Full([]int{}, g.LR, scalarDType(), p.Device())
 		}},
 	},
 	Counts: true,
@@ -32,8 +32,8 @@ var asgd = &Algorithm{
 			return f.err
 		}
 		for i, step := range b.Steps {
-			// PyTorch computes eta in float32, with operators.
-			eta := tensor.Full([]int{}, step, tensor.Float32).Mul(g.Lambd * g.LR).Add(1).Pow(g.Alpha).Reciprocal().Mul(g.LR)
+			// PyTorch computes eta with operators, in the dtype of the number of steps, which is eta's.
+			eta := tensor.Full([]int{}, step, etas[i].DType()).Mul(g.Lambd * g.LR).Add(1).Pow(g.Alpha).Reciprocal().Mul(g.LR)
 			if err := etas[i].Copy_(eta).Err(); err != nil {
 				return err
 			}

@@ -13,7 +13,9 @@ var nadam = &Algorithm{
 	Defaults: Group{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, MomentumDecay: 4e-3},
 	Slots: []Slot{
 		{Name: "exp_avg"}, {Name: "exp_avg_sq"},
-		{Name: "mu_product", New: func(*Group, *tensor.Tensor) *tensor.Tensor { return tensor.Ones([]int{}, tensor.Float32, tensor.CPU) }},
+		{Name: "mu_product", scalar: true, New: func(*Group, *tensor.Tensor) *tensor.Tensor {
+			return tensor.Ones([]int{}, scalarDType(), tensor.CPU)
+		}},
 	},
 	Counts: true,
 	Step: func(g *Group, b *Batch) error {

@@ -542,6 +542,9 @@ func (a *Algorithm) restored(g *Group, at place, state map[string]any, values bo
 		if values || slot.New != nil {
 			t = slot.fresh(g, p)
 		}
+		if src, ok := v.(*tensor.Tensor); ok && values && slot.scalar && (src.DType() == tensor.Float32 || src.DType() == tensor.Float64) {
+			t = t.To(src.DType()) // the default dtype may have been another
+		}
 		if l.slots[i], err = filled(slot.Name, t, v, values); err != nil {
 			return l, err
 		}
