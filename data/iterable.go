@@ -147,7 +147,7 @@ func NewIterableLoader[T any](dataset IterableDataset[T], collate func(samples [
 			if all == nil {
 				all = broken[T](errors.New("the dataset's Iter returned nil"))
 			}
-			samples := make([]T, 0, min(c.batch, 1<<16))
+			var samples []T // new for each batch, because collate may keep it
 			for sample, err := range all {
 				if err == nil {
 					err = context.Cause(ctx)
@@ -156,12 +156,14 @@ func NewIterableLoader[T any](dataset IterableDataset[T], collate func(samples [
 					yield(nil, fmt.Errorf("linstock: batch %d of epoch %d: %w", number, p.state.Epoch, err))
 					return
 				}
+				if samples == nil {
+					samples = make([]T, 0, min(c.batch, 1<<16))
+				}
 				if samples = append(samples, sample); len(samples) == c.batch {
 					if !pass(samples) {
 						return
 					}
-					clear(samples)
-					samples = samples[:0]
+					samples = nil
 				}
 			}
 			if len(samples) > 0 && !c.dropLast && !pass(samples) {

@@ -384,6 +384,22 @@ func TestIterableLoader(t *testing.T) {
 	}
 }
 
+// TestCollateMayKeepSamples tests that the slice of samples that collate gets is not used again, with and without a worker.
+func TestCollateMayKeepSamples(t *testing.T) {
+	leak.Check(t)
+	for _, workers := range []int{0, 1} {
+		var kept [][]int
+		l := must(data.NewIterableLoader(counting(5), func(samples []int) ([]*tensor.Tensor, error) {
+			kept = append(kept, samples)
+			return data.DefaultCollate(samples)
+		}, data.BatchSize(2), data.Workers(workers)))
+		numbers(t, l.Batches(t.Context()), -1)
+		if want := [][]int{{0, 1}, {2, 3}, {4}}; !reflect.DeepEqual(kept, want) {
+			t.Errorf("%d workers: the samples that collate kept are %v, want %v", workers, kept, want)
+		}
+	}
+}
+
 // TestErrorsOfIterableDatasets tests errors, panics and Goexit of datasets and collate functions, and cancellation.
 func TestErrorsOfIterableDatasets(t *testing.T) {
 	broken := errors.New("broken")
