@@ -53,7 +53,7 @@ func onePath(early bool) error {
 	return s.Close()
 }
 
-// The check of a later error is no check of this one.
+// A check of a later error does not check this one.
 func laterError(f func() error) (err error) {
 	s, err := tensor.NewScope() // want `the scope is not closed on all paths`
 	if err != nil {
@@ -250,7 +250,7 @@ func secondTest(f func() error) (err error) {
 	return f()
 }
 
-// The check of an error that a literal stores is no check of this one.
+// A check of an error that a literal stores does not check this one.
 func literalError(f func() error, run func(func())) (err error) {
 	s, err := tensor.NewScope() // want `the scope is not closed on all paths`
 	if err != nil {
