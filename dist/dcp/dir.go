@@ -98,10 +98,9 @@ func recovered(dir string) string {
 
 // remove removes a checkpoint, also one that is write-protected, and the file removing last.
 func remove(path string) error {
-	if info, err := os.Lstat(path); err != nil || !info.IsDir() {
+	if !makeWritable(path) {
 		return os.RemoveAll(path)
 	}
-	makeWritable(path)
 	entries, _ := os.ReadDir(path)
 	for _, e := range entries {
 		if e.Name() == removing {
@@ -114,10 +113,14 @@ func remove(path string) error {
 	return os.RemoveAll(path)
 }
 
-func makeWritable(dir string) {
-	if info, err := os.Lstat(dir); err == nil && info.IsDir() {
-		_ = os.Chmod(dir, info.Mode()|0o700)
+// makeWritable lets this process change a directory, if it may, and reports whether path is one.
+func makeWritable(path string) bool {
+	info, err := os.Lstat(path)
+	if err != nil || !info.IsDir() {
+		return false
 	}
+	_ = os.Chmod(path, info.Mode()|0o700)
+	return true
 }
 
 // nameable returns an error if dir cannot be replaced: it has no name, something is mounted there, or the process is in it.
@@ -243,26 +246,10 @@ func complete(dir string, files []string) error {
 
 // commit makes tmp the checkpoint dir.
 func commit(tmp, dir string) error {
-	parent, old := filepath.Dir(dir), beside(dir, oldSuffix)
+	old := beside(dir, oldSuffix)
 	err := os.Rename(dir, old)
 	if errors.Is(err, syscall.EXDEV) { // overlayfs does not rename a directory of a lower layer: of a container's image
-		if err := os.Rename(tmp, beside(dir, newSuffix)); err != nil {
-			return err
-		}
-		if err := syncdir.Sync(parent); err != nil {
-			return err
-		}
-		makeWritable(dir)
-		if err := create(filepath.Join(dir, removing), 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-		if err := syncdir.Sync(dir); err != nil {
-			return err
-		}
-		if err := settle(dir); err != nil {
-			return err
-		}
-		return syncdir.Sync(parent)
+		return commitBeside(tmp, dir)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -274,11 +261,33 @@ func commit(tmp, dir string) error {
 		}
 		return err
 	}
-	if err := syncdir.Sync(parent); err != nil {
+	if err := syncdir.Sync(filepath.Dir(dir)); err != nil {
 		return err
 	}
 	_ = remove(old) // otherwise the next Save removes it
 	return nil
+}
+
+// commitBeside makes tmp the checkpoint dir where the one before cannot be renamed.
+func commitBeside(tmp, dir string) error {
+	parent := filepath.Dir(dir)
+	if err := os.Rename(tmp, beside(dir, newSuffix)); err != nil {
+		return err
+	}
+	if err := syncdir.Sync(parent); err != nil {
+		return err
+	}
+	makeWritable(dir)
+	if err := create(filepath.Join(dir, removing), 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := syncdir.Sync(dir); err != nil {
+		return err
+	}
+	if err := settle(dir); err != nil {
+		return err
+	}
+	return syncdir.Sync(parent)
 }
 
 // discard removes what was written, on rank 0.
