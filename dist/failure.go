@@ -189,7 +189,7 @@ func (g *Group) judge(late []int) (ranks []int, blocked bool) {
 	_ = g.cut("")
 	answers, found := make(chan struct{}), make(chan []int, 1)
 	go func() { found <- g.inquire(late, answers) }()
-	end := time.After(storeTime + time.Duration(g.size)*10*time.Millisecond) // the store answers all ranks
+	end := time.After(storeTime + g.allRanks())
 	select {
 	case <-answers:
 	case <-time.After(grace):
@@ -202,6 +202,9 @@ func (g *Group) judge(late []int) (ranks []int, blocked bool) {
 		return g.storeHost(), true
 	}
 }
+
+// allRanks returns a time in which the store can answer a question of each rank.
+func (g *Group) allRanks() time.Duration { return time.Duration(g.size) * 10 * time.Millisecond }
 
 // storeHost returns the rank that hosts the store, if it is another one of the group.
 func (g *Group) storeHost() []int {
@@ -463,7 +466,7 @@ func (g *Group) lookoutFor(peer int) (stop func()) {
 func (g *Group) lookoutForSenders() (stop func()) {
 	done := make(chan struct{})
 	go func() {
-		look := time.NewTicker(max(grace, time.Duration(g.size)*10*time.Millisecond)) // the store answers all ranks
+		look := time.NewTicker(max(grace, g.allRanks()))
 		defer look.Stop()
 		for seen := 0; seen < 2; {
 			select {

@@ -69,7 +69,7 @@ func (g *Group) join(ctx context.Context, op string, base *Store, prefix string,
 	watched, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
-		look := time.NewTicker(max(grace, time.Duration(g.size)*10*time.Millisecond)) // the store answers all ranks
+		look := time.NewTicker(max(grace, g.allRanks()))
 		defer look.Stop()
 		for {
 			select {

@@ -332,38 +332,45 @@ func TestPipelineDDP(t *testing.T) {
 	}
 }
 
+// replicated calls f with a DDP over g of a model with a buffer, and with a group of this rank alone for its pipeline.
+func replicated(g *dist.Group, opts []dist.DDPOption, f func(alone *dist.Group, m *counted, ddp *dist.DDP) error) error {
+	alone, err := g.NewGroup(ctx, []int{g.Rank()})
+	if err != nil {
+		return err
+	}
+	defer alone.Close()
+	m := &counted{nn.NewLinear(3, 1), tensor.Zeros([]int{1}, tensor.Float32).Keep()}
+	defer nn.Release(m)
+	ddp, err := dist.NewDDP(ctx, g, m, opts...)
+	if err != nil {
+		return err
+	}
+	defer ddp.Close()
+	return f(alone, m, ddp)
+}
+
 // TestPipelineDDPBuffers tests that the buffers of rank 0 are copied to the other replicas before the first forward
 // pass alone, and that a replica can run an Eval of its own.
 func TestPipelineDDPBuffers(t *testing.T) {
 	leak.Check(t)
 	ranks(t, 2, func(g *dist.Group) error {
-		alone, err := g.NewGroup(ctx, []int{g.Rank()})
-		if err != nil {
-			return err
-		}
-		defer alone.Close()
-		m := &counted{nn.NewLinear(3, 1), tensor.Zeros([]int{1}, tensor.Float32).Keep()}
-		defer nn.Release(m)
-		ddp, err := dist.NewDDP(ctx, g, m)
-		if err != nil {
-			return err
-		}
-		defer ddp.Close()
-		loss := func(y, target *tensor.Tensor) *tensor.Tensor { return y.Sub(target).Square().Mean() }
-		p, err := dist.NewPipeline(alone, ddp, loss, 2)
-		if err != nil {
-			return err
-		}
-		x, target := tensor.Ones([]int{4, 3}), tensor.Ones([]int{4, 1})
-		add := func() error { return m.Count.Add_(5 * g.Rank()).Err() }
-		step := func() error { return second(p.Step(ctx, x, target)) }
-		if err := errors.Join(add(), step(), want("step 0", m.Count, 2), add(), step(), want("step 1", m.Count, float32(4+5*g.Rank()))); err != nil {
-			return err
-		}
-		if g.Rank() == 0 {
-			return nil
-		}
-		return errors.Join(second(p.Eval(ctx, x, target)), want("Eval", m.Count, 11))
+		return replicated(g, nil, func(alone *dist.Group, m *counted, ddp *dist.DDP) error {
+			loss := func(y, target *tensor.Tensor) *tensor.Tensor { return y.Sub(target).Square().Mean() }
+			p, err := dist.NewPipeline(alone, ddp, loss, 2)
+			if err != nil {
+				return err
+			}
+			x, target := tensor.Ones([]int{4, 3}), tensor.Ones([]int{4, 1})
+			add := func() error { return m.Count.Add_(5 * g.Rank()).Err() }
+			step := func() error { return second(p.Step(ctx, x, target)) }
+			if err := errors.Join(add(), step(), want("step 0", m.Count, 2), add(), step(), want("step 1", m.Count, float32(4+5*g.Rank()))); err != nil {
+				return err
+			}
+			if g.Rank() == 0 {
+				return nil
+			}
+			return errors.Join(second(p.Eval(ctx, x, target)), want("Eval", m.Count, 11))
+		})
 	}, dist.Timeout(20*time.Second))
 }
 
@@ -408,37 +415,27 @@ func TestPipelineDDPContext(t *testing.T) {
 	for name, opts := range map[string][]dist.DDPOption{"forward pass": nil, "backward pass": {dist.BroadcastBuffers(false)}} {
 		done := make(chan struct{})
 		ranks(t, 2, func(g *dist.Group) error {
-			alone, err := g.NewGroup(ctx, []int{g.Rank()})
-			if err != nil {
-				return err
-			}
-			defer alone.Close()
-			m := &counted{nn.NewLinear(3, 1), tensor.Zeros([]int{1}, tensor.Float32).Keep()}
-			defer nn.Release(m)
-			ddp, err := dist.NewDDP(ctx, g, m, opts...)
-			if err != nil {
-				return err
-			}
-			defer ddp.Close()
-			if g.Rank() == 1 {
-				<-done
-				return blames(g.Barrier(ctx), "Barrier", nil, 0)
-			}
-			defer close(done)
-			p, err := dist.NewPipeline(alone, nn.Func(ddp.Forward), func(y, _ *tensor.Tensor) *tensor.Tensor { return y.Mean() }, 2)
-			if err != nil {
-				return err
-			}
-			short, cancel := context.WithTimeout(ctx, time.Second)
-			defer cancel()
-			x := tensor.Ones([]int{4, 3})
-			if err := second(p.Step(short, x, x)); !errors.Is(err, context.DeadlineExceeded) {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			if err := g.Barrier(ctx); !errors.Is(err, dist.ErrAborted) {
-				return fmt.Errorf("%s, a collective after it: %w", name, err)
-			}
-			return nil
+			return replicated(g, opts, func(alone *dist.Group, _ *counted, ddp *dist.DDP) error {
+				if g.Rank() == 1 {
+					<-done
+					return blames(g.Barrier(ctx), "Barrier", nil, 0)
+				}
+				defer close(done)
+				p, err := dist.NewPipeline(alone, nn.Func(ddp.Forward), func(y, _ *tensor.Tensor) *tensor.Tensor { return y.Mean() }, 2)
+				if err != nil {
+					return err
+				}
+				short, cancel := context.WithTimeout(ctx, time.Second)
+				defer cancel()
+				x := tensor.Ones([]int{4, 3})
+				if err := second(p.Step(short, x, x)); !errors.Is(err, context.DeadlineExceeded) {
+					return fmt.Errorf("%s: %w", name, err)
+				}
+				if err := g.Barrier(ctx); !errors.Is(err, dist.ErrAborted) {
+					return fmt.Errorf("%s, a collective after it: %w", name, err)
+				}
+				return nil
+			})
 		}, dist.Timeout(20*time.Second))
 	}
 }
