@@ -72,11 +72,8 @@ func (l *ParametrizationList) lock() sync.Locker { return &l.mu }
 // standIns has the stand-ins of all lists, as weak pointers: a frozen parameter on the meta device looks like one.
 var standIns sync.Map
 
-// markStandIn records that t, which may be nil, is a stand-in.
+// markStandIn records that t is a stand-in.
 func markStandIn(t *tensor.Tensor) {
-	if t == nil {
-		return
-	}
 	at := weak.Make(t)
 	if _, again := standIns.LoadOrStore(at, true); !again {
 		runtime.AddCleanup(t, standIns.Delete, any(at))
