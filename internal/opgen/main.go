@@ -1,7 +1,8 @@
 // Command opgen generates code from the operator table (ops.txt): the shim's typed entries and their C header, the
 // table of function pointers that cshim fills, the Go operators, options and their lists for tests, and the version of
-// the facts of "linstock go". It reads only the table, linstock.h and the sources of those facts. With -check DIR it also compares every schema with the operators that a libtorch declares (DIR
-// is its include directory), so that an error in the table is found when the code is generated.
+// the facts of "linstock go". It reads only the table, linstock.h and the sources of those facts. With -check DIR it also
+// compares every schema with the operators that a libtorch declares (DIR is its include directory), so that an error in the
+// table is found when the code is generated.
 //
 //	go run ./internal/opgen [-check DIR]
 package main
