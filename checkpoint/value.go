@@ -291,23 +291,44 @@ func storable(v reflect.Value, depth int, seconds *bool) error {
 		if err := lost(t); err != nil {
 			return err
 		}
-		if err := promoted(v); err != nil {
+		if err := promoted(v); err != nil || storesItself(t) {
 			return err
 		}
 		seen := 0
 		for i := range v.NumField() {
-			if field := t.Field(i); field.IsExported() || field.Anonymous {
+			if isStored(t.Field(i)) {
 				seen++
-				if err := storable(v.Field(i), depth-1, seconds); err != nil && !storesItself(t) {
+				if err := storable(v.Field(i), depth-1, seconds); err != nil {
 					return err
 				}
 			}
 		}
-		if seen == 0 && v.NumField() > 0 && !storesItself(t) {
+		if seen == 0 && v.NumField() > 0 {
 			return fmt.Errorf("%v has no exported fields, and nothing of it would be stored", t)
 		}
 	}
 	return nil
+}
+
+// tagOf returns the tag of a field that package cbor reads.
+func tagOf(f reflect.StructField) string { return cmp.Or(f.Tag.Get("cbor"), f.Tag.Get("json")) }
+
+// isStored reports whether package cbor stores the field f of a struct. Of an embedded struct that is not exported it
+// stores the exported fields.
+func isStored(f reflect.StructField) bool {
+	return tagOf(f) != "-" && (f.IsExported() || embeds(f) != nil)
+}
+
+// embeds returns the type of the struct that the field f embeds, perhaps by a pointer, or nil.
+func embeds(f reflect.StructField) reflect.Type {
+	of := f.Type
+	for of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	if !f.Anonymous || of.Kind() != reflect.Struct {
+		return nil
+	}
+	return of
 }
 
 // losses has the results of lost, by type.
@@ -333,17 +354,11 @@ func lost(t reflect.Type) error {
 func clash(t reflect.Type, path string, within []reflect.Type, have map[string]string) error {
 	for i := range t.NumField() {
 		f := t.Field(i)
-		of := f.Type
-		for of.Kind() == reflect.Pointer {
-			of = of.Elem()
-		}
-		tag := cmp.Or(f.Tag.Get("cbor"), f.Tag.Get("json"))
-		embedded := f.Anonymous && of.Kind() == reflect.Struct
-		if tag == "-" || !f.IsExported() && !embedded {
+		if !isStored(f) {
 			continue
 		}
-		name, options, _ := strings.Cut(tag, ",")
-		if embedded && name == "" {
+		name, options, _ := strings.Cut(tagOf(f), ",")
+		if of := embeds(f); of != nil && name == "" {
 			if slices.Contains(within, of) || storesItself(of) {
 				return fmt.Errorf("the embedded %v in %v would not be stored: give it a json tag", of, within[0])
 			}
@@ -384,10 +399,10 @@ func promoted(v reflect.Value) error {
 	return nil
 }
 
-// others reports whether an exported field of v, a struct, besides number i has a value.
+// others reports whether an exported field of v, a struct, besides number i and those with the tag "-" has a value.
 func others(v reflect.Value, i int) bool {
 	for j := range v.NumField() {
-		if j != i && v.Type().Field(j).IsExported() && !v.Field(j).IsZero() {
+		if f := v.Type().Field(j); j != i && f.IsExported() && tagOf(f) != "-" && !v.Field(j).IsZero() {
 			return true
 		}
 	}

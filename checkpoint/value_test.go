@@ -490,3 +490,50 @@ func TestValuesThatWouldBeLost(t *testing.T) {
 		t.Errorf("%v, %v", dtype, err)
 	}
 }
+
+type ring struct{ A, B *ring }
+
+func (ring) MarshalText() ([]byte, error)  { return []byte("a ring"), nil }
+func (*ring) UnmarshalText(b []byte) error { return nil }
+
+// A type that stores itself may hold what Value does not store, also itself.
+func TestValuesThatStoreThemselves(t *testing.T) {
+	leak.Check(t)
+	r := &ring{}
+	r.A, r.B = r, r
+	if got, err := again(t, "ring", map[string]*ring{"r": r}); err != nil || got["r"] == nil {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// Fields with the tag "-" may hold what Value does not store; a struct that has only such fields is an error.
+func TestFieldsThatAreNotStored(t *testing.T) {
+	leak.Check(t)
+	x := tensor.Ones([]int{1})
+	defer x.Release()
+	type settings struct {
+		Step int
+		X    *tensor.Tensor `json:"-"`
+		Y    any            `cbor:"-" json:"y"`
+	}
+	if got, err := again(t, "v", settings{1, x, x}); err != nil || got != (settings{Step: 1}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	type noted struct {
+		netip.Addr
+		Note string `json:"-"`
+	}
+	address := netip.MustParseAddr("192.0.2.1")
+	if got, err := again(t, "v", noted{address, "n"}); err != nil || got.Addr != address {
+		t.Errorf("%v, %v", got, err)
+	}
+	type steps int
+	path := filepath.Join(t.TempDir(), "values")
+	for _, part := range []checkpoint.Part{value(struct {
+		Step int `json:"-"`
+	}{1}), value(struct{ steps }{1})} {
+		if err := checkpoint.SaveValues(path, part); err == nil || !strings.Contains(err.Error(), "nothing of it would be stored") {
+			t.Errorf("a struct without fields that are stored: %v", err)
+		}
+	}
+}
