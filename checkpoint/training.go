@@ -57,7 +57,9 @@ func Scaler(s *optim.GradScaler) Part {
 // v may point to a bool, a number of up to 64 bits that is not complex, a string, a time.Time, and to slices,
 // arrays, maps, pointers and structs of these. The exported fields of a struct are stored under the names in their json
 // tags, except those with the tag "-". A struct without any is an error, and so are a tensor and fields of which only
-// one would be stored, because they have the same name or one hides another.
+// one would be stored, because they have the same name or one hides another. A load sets the fields that are stored, to
+// zero if the file does not have them. The other fields of *v, and of structs in it, keep their values; what is behind a
+// pointer, in a slice, an array or a map is made anew.
 //
 // A type that has MarshalBinary, MarshalText or MarshalJSON, and its counterpart, is stored by the first of these
 // methods that it has, and read by UnmarshalJSON if it has that. It is an error if the two do not fit, as in

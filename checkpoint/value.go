@@ -127,7 +127,7 @@ func decode[T any](f *File, e *entry, v *T) error {
 		if err := storable(reflect.ValueOf(&got).Elem(), 3*maxNesting, new(bool)); err != nil {
 			return err
 		}
-		*v = got
+		restore(reflect.ValueOf(v).Elem(), reflect.ValueOf(&got).Elem())
 		return nil
 	}
 	got := reflect.New(t).Elem()
@@ -145,6 +145,21 @@ func decode[T any](f *File, e *entry, v *T) error {
 	}
 	*v = got.Interface().(T)
 	return nil
+}
+
+// restore sets to to from, but of a struct only the fields that are stored. The others may be in use, as a mutex is.
+func restore(to, from reflect.Value) {
+	if to.Kind() != reflect.Struct || storesItself(to.Type()) {
+		if to.CanSet() { // an embedded pointer to a struct that is not exported is nil in from
+			to.Set(from)
+		}
+		return
+	}
+	for i := range to.NumField() {
+		if isStored(to.Type().Field(i)) {
+			restore(to.Field(i), from.Field(i))
+		}
+	}
 }
 
 // plain returns an error of package cbor without the package's name, truncated if it is long, since it may

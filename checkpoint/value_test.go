@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"testing/quick"
 	"time"
@@ -504,6 +505,43 @@ func TestValuesThatStoreThemselves(t *testing.T) {
 	if got, err := again(t, "ring", map[string]*ring{"r": r}); err != nil || got["r"] == nil {
 		t.Errorf("%v, %v", got, err)
 	}
+}
+
+// A load changes the fields of a struct that are stored, and no others.
+func TestLoadKeepsFieldsThatAreNotStored(t *testing.T) {
+	leak.Check(t)
+	type nested struct {
+		N    int
+		name string
+	}
+	type run struct {
+		starts
+		mu     sync.Mutex
+		Nested nested
+		When   time.Time
+		Log    func() `json:"-"`
+		Losses []float64
+	}
+	path := filepath.Join(t.TempDir(), "values")
+	saved := &run{starts: starts{1, 2}, Nested: nested{3, "saved"}, When: time.Unix(5, 0).UTC()}
+	if err := checkpoint.SaveValues(path, checkpoint.Value("run", saved)); err != nil {
+		t.Fatal(err)
+	}
+	loaded := &run{Nested: nested{0, "loaded"}, Log: func() {}, Losses: []float64{1}}
+	loaded.mu.Lock()
+	if err := checkpoint.LoadValues(path, checkpoint.Value("run", loaded)); err != nil {
+		t.Fatal(err)
+	}
+	if loaded.mu.TryLock() || loaded.Log == nil || loaded.Nested.name != "loaded" {
+		t.Error("fields that are not stored have changed")
+	}
+	if loaded.starts != saved.starts || loaded.Nested.N != 3 || !loaded.When.Equal(saved.When) || loaded.Losses != nil {
+		t.Errorf("the fields that are stored are %v, %v, %v, %v", loaded.starts, loaded.Nested, loaded.When, loaded.Losses)
+	}
+	comesBack(t, struct {
+		*starts
+		N int
+	}{nil, 2})
 }
 
 // Fields with the tag "-" may hold what Value does not store; a struct that has only such fields is an error.
