@@ -258,7 +258,8 @@ func TestPyTorchRoundTrip(t *testing.T) {
 		long[i] = i
 	}
 	values := map[string]any{"int": 3, "big": uint64(1 << 63), "huge": new(big.Int).Lsh(big.NewInt(1), 70), "long": -1 << 40, "float": float32(0.5), "text": "ä", "none": nil, "true": true,
-		"bytes": []byte{0, 255}, "list": []any{1, []any{2, "x"}}, "ints": map[int]string{-1: "a", 300: "b"}, "complex": 1 - 2i, "long list": long}
+		"bytes": []byte{0, 255}, "list": []any{1, []any{2, "x"}}, "ints": map[int]string{-1: "a", 300: "b"}, "complex": 1 - 2i, "long list": long,
+		"dtypes": []tensor.DType{tensor.BFloat16, tensor.Complex32}}
 	scoped(t, func() {
 		ramps := map[string]*tensor.Tensor{}
 		for _, d := range dtypes {
@@ -321,6 +322,9 @@ func TestPyTorchRoundTrip(t *testing.T) {
 		}
 		v, err := f.Value("values.ints")
 		if err != nil || !reflect.DeepEqual(v, map[int]any{-1: "a", 300: "b"}) {
+			t.Errorf("%v, %v", v, err)
+		}
+		if v, err := f.Value("values.dtypes"); err != nil || !reflect.DeepEqual(v, []any{"torch.bfloat16", "torch.complex32"}) {
 			t.Errorf("%v, %v", v, err)
 		}
 	})
@@ -469,6 +473,11 @@ func TestSavePyTorchRefuses(t *testing.T) {
 			"itself":           {self, "contains itself"},
 			"float keys":       {map[float64]int{1: 1}, "keys"},
 			"text":             {"\xff", "UTF-8"},
+			"a layout":         {tensor.SparseCOO, "a tensor.Layout cannot be written as an integer"},
+			"a memory format":  {[]tensor.MemoryFormat{tensor.ChannelsLast}, "MemoryFormat"},
+			"a device type":    {tensor.CUDAType, "DeviceType"},
+			"an invalid dtype": {tensor.Invalid, "dtype invalid"},
+			"dtypes as keys":   {map[tensor.DType]int{tensor.Bool: 1}, "a tensor.DType cannot"},
 			"a released state": {nn.State{{Name: "w", Tensor: gone}}, `"w"`},
 		} {
 			if err := checkpoint.SavePyTorch(path, c.object); err == nil || !strings.Contains(err.Error(), c.want) {

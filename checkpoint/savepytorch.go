@@ -37,8 +37,8 @@ import (
 //
 // The object consists of tensors; nn.State and maps to tensors, which become an OrderedDict; optim.State; maps with
 // strings or integers as keys (a dict); slices and arrays (a list); integers, floats, complex128, bools, strings, []byte
-// (bytes) and nil (None). Anything else is an error, and so is an object whose pickle, which holds everything but the
-// tensors' elements, has more than 256 MiB.
+// (bytes), tensor.DType (a torch.dtype; File.Value returns its name) and nil (None). Anything else is an error, and so is
+// an object whose pickle, which holds everything but the tensors' elements, has more than 256 MiB.
 //
 // Tensors that share a storage here share it in Python, if they have the same dtype; tensors that are views of a larger
 // storage on their own are written without the rest of it. Tensors of all devices are written as tensors of the CPU that
@@ -128,6 +128,11 @@ func (s *pytorchSaver) write(v any, depth int) error {
 		return s.ordered(sorted(v))
 	case optim.State:
 		return s.write(map[string]any{"state": v.State, "param_groups": v.ParamGroups}, depth)
+	case tensor.DType:
+		if v.Size() == 0 {
+			return fmt.Errorf("the dtype %v cannot be written", v)
+		}
+		s.pickle.Class(pickle.Class{Module: "torch", Name: v.String()})
 	case *big.Int:
 		if v == nil || !s.pickle.Big(v) {
 			return errors.New("an integer of more than 254 bytes, or nil")
@@ -146,6 +151,10 @@ func (s *pytorchSaver) write(v any, depth int) error {
 
 // reflected writes a value whose type may be the program's own.
 func (s *pytorchSaver) reflected(v reflect.Value, depth int) error {
+	switch v.Type() {
+	case reflect.TypeFor[tensor.DType](), reflect.TypeFor[tensor.Layout](), reflect.TypeFor[tensor.MemoryFormat](), reflect.TypeFor[tensor.DeviceType]():
+		return fmt.Errorf("a %v cannot be written as an integer, which it is not in PyTorch; write its name", v.Type())
+	}
 	switch v.Kind() {
 	case reflect.Bool:
 		s.pickle.Bool(v.Bool())
@@ -168,7 +177,7 @@ func (s *pytorchSaver) reflected(v reflect.Value, depth int) error {
 	case reflect.Map:
 		return s.dict(v, depth)
 	default:
-		return fmt.Errorf("a %v cannot be written; values are tensors, maps, slices, numbers, strings and bools", v.Type())
+		return fmt.Errorf("a %v cannot be written; values are tensors, maps, slices, numbers, strings, bools and dtypes", v.Type())
 	}
 	return nil
 }

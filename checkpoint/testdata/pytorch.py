@@ -128,6 +128,7 @@ def main():
             assert torch.equal(got["conj"], torch.tensor([1 - 2j, 3 + 4j]))
             assert got["scalar"].item() == 2.5 and got["empty"].shape == (0, 4)
             v = got["values"]
+            assert v.pop("dtypes") == [torch.bfloat16, torch.complex32]
             assert v == {"int": 3, "big": 1 << 63, "huge": 1 << 70, "long": -(1 << 40), "float": 0.5, "text": "ä", "none": None, "true": True, "bytes": b"\x00\xff",
                          "list": [1, [2, "x"]], "ints": {-1: "a", 300: "b"}, "complex": 1 - 2j, "long list": list(range(2500))}, v
         model = two_layers()
