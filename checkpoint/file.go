@@ -91,6 +91,8 @@ func Mapped(on ...bool) Option { return func(s *settings) { s.mapped = options.O
 //     not matter.
 //   - A NumPy file, and an index: the headers, or the files that it lists.
 //
+// Of several arrays in one .npy file, and several objects in one PyTorch file of the older format, it opens the first.
+//
 // PyTorch: torch.load(path, mmap=True, weights_only=True), safetensors.safe_open.
 func Load(path string, opts ...Option) (*File, error) {
 	s := settings{mapped: true}

@@ -103,9 +103,10 @@ func npyArray(r io.Reader, s *storage) (*stored, error) {
 	for _, n := range t.shape {
 		total *= int64(n)
 	}
-	if total != s.bytes {
+	if total > s.bytes {
 		return nil, malformed("an array of %d bytes, and it has %d", total, s.bytes)
 	}
+	s.bytes = total // another array may follow
 	return t, nil
 }
 

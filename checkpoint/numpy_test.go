@@ -1,7 +1,10 @@
 package checkpoint_test
 
 import (
+	"archive/zip"
+	"bytes"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -104,6 +107,57 @@ func TestNumPyRoundTrip(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// Of arrays that were saved to one file the first is loaded, as numpy.load does.
+func TestArraysInOneFile(t *testing.T) {
+	leak.Check(t)
+	first, err := os.ReadFile("testdata/array.npy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := os.ReadFile("testdata/fortran.npy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := append(first, second...)
+	dir := t.TempDir()
+	npy, npz := filepath.Join(dir, "x.npy"), filepath.Join(dir, "x.npz")
+	var archive bytes.Buffer
+	z := zip.NewWriter(&archive)
+	for name, method := range map[string]uint16{"stored.npy": zip.Store, "compressed.npy": zip.Deflate} {
+		w, err := z.CreateHeader(&zip.FileHeader{Name: name, Method: method})
+		if err == nil {
+			_, err = w.Write(both)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(z.Close(), os.WriteFile(npy, both, 0o666), os.WriteFile(npz, archive.Bytes(), 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	scoped(t, func() {
+		want := tensor.Arange(0, 6, tensor.Float32).View(2, 3)
+		for _, mapped := range []bool{true, false} {
+			for path, names := range map[string][]string{npy: {""}, npz: {"stored", "compressed"}} {
+				f, err := checkpoint.Load(path, checkpoint.Mapped(mapped))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, name := range names {
+					got := f.Tensor(name)
+					matches(t, name, got, want)
+					if got.StorageBytes() != 24 {
+						t.Errorf("%q, mapped %t: a storage of %d bytes", name, mapped, got.StorageBytes())
+					}
+				}
+				if err := f.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
 }
 
 // The names of arrays may be those of folders and members of other archives.

@@ -611,9 +611,7 @@ func readLegacy(f *File) (contents, error) {
 		s.begin, s.known = at, true
 		at += s.bytes
 	}
-	if at != fileBytes {
-		return nil, malformed("unexpected data after its storages")
-	}
+	// Another object may follow.
 	for _, s := range p.order {
 		if !s.known {
 			return nil, malformed("the storage %s is not in it", quoted(s.key))

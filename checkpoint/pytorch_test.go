@@ -119,6 +119,26 @@ func TestPyTorchFiles(t *testing.T) {
 	}
 }
 
+// Of objects that were saved to one file of the older format the first is loaded, as torch.load does.
+func TestLegacyObjectsInOneFile(t *testing.T) {
+	leak.Check(t)
+	b, err := os.ReadFile("testdata/legacy.pt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "x.pt")
+	if err := os.WriteFile(path, append(b, b...), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	scoped(t, func() {
+		f := open(t, path)
+		matches(t, "shared.0", f.Tensor("shared.0"), tensor.Arange(0, 12, tensor.Float32).View(3, 4))
+		if v, err := f.Value("values.text"); err != nil || v != "ä" {
+			t.Errorf("%v, %v", v, err)
+		}
+	})
+}
+
 func TestOtherPyTorchFiles(t *testing.T) {
 	leak.Check(t)
 	scoped(t, func() {
