@@ -106,8 +106,9 @@ func texts(list []Mismatch) []string {
 }
 
 // LoadStateDict copies state into the parameters and buffers of m, converting dtype and device where they differ. The
-// names must be exactly those of StateDict, and the shapes must be equal; a batch norm's num_batches_tracked may be
-// missing, and keeps its value. Otherwise LoadStateDict copies nothing and returns an error that lists all differences. A
+// names must be exactly those of StateDict, and the shapes must be equal, except that a tensor without dimensions takes
+// the element of one of shape [1], as PyTorch before 0.4 saved it; a batch norm's num_batches_tracked may be missing, and
+// keeps its value. Otherwise LoadStateDict copies nothing and returns an error that lists all differences. A
 // module on the meta device needs Assign. PyTorch: Module.load_state_dict.
 func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) error {
 	const op = "LoadStateDict"
@@ -161,7 +162,7 @@ func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) e
 		}
 		d := Mismatch{n.Name, src.Shape(), n.Tensor.Shape(), src.DType(), n.Tensor.DType()}
 		switch {
-		case !slices.Equal(d.StateShape, d.ModuleShape):
+		case !slices.Equal(d.StateShape, d.ModuleShape) && !isElement(src, n.Tensor):
 			report.Mismatched = append(report.Mismatched, d)
 			wrong = append(wrong, fmt.Sprintf("%s has shape %v, the module's has %v", n.Name, d.StateShape, d.ModuleShape))
 		case d.StateDType != d.ModuleDType:
@@ -184,21 +185,42 @@ func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) e
 	if len(wrong) != 0 {
 		return refuse.Error(op, tensor.ErrArgument, "the state does not fit %T: %s", m, strings.Join(wrong, "; "))
 	}
-	if s.assign {
-		return tensor.WithScope(func() error { return assign(m, withCounters(own, state), &report) })
-	}
-	return autograd.NoGrad(func() error {
-		for _, n := range own {
-			if src, ok := state[n.Name]; ok {
-				if err := n.Tensor.Copy_(src).Err(); err != nil {
-					return err
-				}
-				report.Loaded = append(report.Loaded, n.Name)
-			}
+	return tensor.WithScope(func() error {
+		state := withElements(own, state)
+		if s.assign {
+			return assign(m, withCounters(own, state), &report)
 		}
-		slices.Sort(report.Loaded)
-		return nil
+		return autograd.NoGrad(func() error {
+			for _, n := range own {
+				if src, ok := state[n.Name]; ok {
+					if err := n.Tensor.Copy_(src).Err(); err != nil {
+						return err
+					}
+					report.Loaded = append(report.Loaded, n.Name)
+				}
+			}
+			slices.Sort(report.Loaded)
+			return nil
+		})
 	})
+}
+
+// isElement reports whether t has no dimensions, and src, a tensor of the state, has the shape [1]: PyTorch before 0.4 had
+// no tensors without dimensions.
+func isElement(src, t *tensor.Tensor) bool {
+	return t.Dim() == 0 && slices.Equal(src.Shape(), []int{1})
+}
+
+// withElements returns the state with the element of each tensor of which isElement is true. The tensors belong to the
+// current scope.
+func withElements(own State, state map[string]*tensor.Tensor) map[string]*tensor.Tensor {
+	out := maps.Clone(state)
+	for _, n := range own {
+		if src := state[n.Name]; src != nil && isElement(src, n.Tensor) {
+			out[n.Name] = src.Select(0, 0)
+		}
+	}
+	return out
 }
 
 // uncopyable returns why the values of src cannot be copied to t, or "".

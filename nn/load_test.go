@@ -186,7 +186,6 @@ func TestLoadWithoutCounters(t *testing.T) {
 	}
 }
 
-// A state of which a tensor cannot be copied changes nothing.
 // TestLoadEmptyState loads the state of a module that has none, as code over a list of modules does.
 func TestLoadEmptyState(t *testing.T) {
 	leak.Check(t)
@@ -201,6 +200,36 @@ func TestLoadEmptyState(t *testing.T) {
 	}
 }
 
+// A tensor without dimensions takes the element of one of shape [1], as PyTorch before 0.4 saved it.
+func TestLoadElement(t *testing.T) {
+	leak.Check(t)
+	type scaled struct{ Scale, Bias *tensor.Tensor }
+	for _, device := range []tensor.Device{tensor.CPU, tensor.Meta} {
+		if err := tensor.WithScope(func() error {
+			m := &scaled{nn.NewParameter(tensor.Ones([]int{}, device)), nn.NewParameter(tensor.Ones([]int{1}, device))}
+			defer nn.Release(m)
+			state := map[string]*tensor.Tensor{"scale": tensor.Full([]int{1}, 3, tensor.Float64), "bias": tensor.Ones([]int{1})}
+			if err := nn.LoadStateDict(m, state, nn.Assign(device == tensor.Meta)); err != nil || state["scale"].Dim() != 1 {
+				return fmt.Errorf("the state now has shape %v: %w", state["scale"].Shape(), err)
+			}
+			for name, shape := range map[string][]int{"scale": {2}, "bias": {}} {
+				wrong := map[string]*tensor.Tensor{"scale": state["scale"], "bias": state["bias"]}
+				wrong[name] = tensor.Ones(shape)
+				if err := nn.LoadStateDict(m, wrong, nn.Assign(device == tensor.Meta)); !errors.Is(err, tensor.ErrArgument) {
+					t.Errorf("%s of shape %v: %v", name, shape, err)
+				}
+			}
+			if v, err := m.Scale.Item(); err != nil || v != 3 || m.Scale.Dim() != 0 {
+				t.Errorf("%v: the scale is %v, %v", device, v, err)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A state of which a tensor cannot be copied changes nothing.
 func TestLoadCopiesAllOrNothing(t *testing.T) {
 	leak.Check(t)
 	m, meta := newPair(), newPair(nn.Device(tensor.Meta))
