@@ -2,6 +2,7 @@ package nn
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -108,9 +109,10 @@ func texts(list []Mismatch) []string {
 // LoadStateDict copies state into the parameters and buffers of m, converting dtype and device where they differ. The
 // names must be exactly those of StateDict, and the shapes must be equal, except that a tensor without dimensions takes
 // the element of one of shape [1], as PyTorch before 0.4 saved it; a batch norm's num_batches_tracked may be missing, and
-// keeps its value. Otherwise LoadStateDict copies nothing and returns an error that lists all differences. A
-// module on the meta device needs Assign. PyTorch: Module.load_state_dict.
-func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) error {
+// keeps its value. Otherwise LoadStateDict copies nothing and returns an error that lists all differences. If a copy
+// fails, as for want of memory, it copies the others and returns the errors. A module on the meta device needs Assign.
+// PyTorch: Module.load_state_dict.
+func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) (err error) {
 	const op = "LoadStateDict"
 	var s loadSettings
 	for _, o := range opts {
@@ -121,7 +123,12 @@ func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) e
 	}
 	report := LoadReport{}
 	if s.report != nil {
-		defer func() { *s.report = report }()
+		defer func() {
+			if err != nil {
+				report.Loaded = nil
+			}
+			*s.report = report
+		}()
 	}
 	var wrong []string
 	state = s.renamed(state, &report, &wrong)
@@ -191,16 +198,17 @@ func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) e
 			return assign(m, withCounters(own, state), &report)
 		}
 		return autograd.NoGrad(func() error {
+			var failed []error
 			for _, n := range own {
 				if src, ok := state[n.Name]; ok {
 					if err := n.Tensor.Copy_(src).Err(); err != nil {
-						return err
+						failed = append(failed, fmt.Errorf("%s: %w", n.Name, err))
 					}
 					report.Loaded = append(report.Loaded, n.Name)
 				}
 			}
 			slices.Sort(report.Loaded)
-			return nil
+			return errors.Join(failed...)
 		})
 	})
 }

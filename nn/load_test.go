@@ -259,6 +259,32 @@ func TestLoadCopiesAllOrNothing(t *testing.T) {
 	}
 }
 
+// If a copy fails, the others are made, the error names the tensor, and the report has nothing loaded.
+func TestLoadGoesOnAfterAnError(t *testing.T) {
+	leak.Check(t)
+	type three struct {
+		A, B, C *tensor.Tensor `nn:",buffer"`
+	}
+	err := tensor.WithScope(func() error {
+		// The elements of B are one in memory, which PyTorch does not copy to.
+		m := &three{tensor.Zeros([]int{2}), tensor.Zeros([]int{1}).Expand(2), tensor.Zeros([]int{2})}
+		state := map[string]*tensor.Tensor{"a": tensor.Ones([]int{2}), "b": tensor.Ones([]int{2}), "c": tensor.Ones([]int{2})}
+		var r nn.LoadReport
+		if err := nn.LoadStateDict(m, state, nn.Report(&r)); err == nil || !strings.Contains(err.Error(), "b: ") || len(r.Loaded) != 0 {
+			t.Errorf("%v, %v", err, r)
+		}
+		for name, c := range map[string]*tensor.Tensor{"a": m.A, "c": m.C} {
+			if same, err := c.Equal(state[name]); err != nil || !same {
+				t.Errorf("%s is not loaded: %v", name, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestLayersWithoutData tests that a layer whose parameters are on the meta device, because they were not loaded or because a
 // wrapper computes them, has no result with memory: such a result would have values that nothing computed.
 func TestLayersWithoutData(t *testing.T) {
