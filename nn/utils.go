@@ -327,9 +327,13 @@ func VectorToParameters(vector *tensor.Tensor, params []*tensor.Tensor) error {
 // and bnBias may be nil. With transpose, convWeight is that of a transposed convolution. The results are parameters.
 // PyTorch: torch.nn.utils.fuse_conv_bn_weights.
 func FuseConvBNWeights(convWeight, convBias, mean, variance *tensor.Tensor, eps float64, bnWeight, bnBias *tensor.Tensor, transpose bool) (weight, bias *tensor.Tensor) {
-	const op = "FuseConvBNWeights"
+	return fuseWeights("FuseConvBNWeights", convWeight, convBias, mean, variance, eps, bnWeight, bnBias, transpose, false)
+}
+
+// fuseWeights computes with PyTorch's formulas for a convolution, or for a Linear, which round differently.
+func fuseWeights(op string, w, b, mean, variance *tensor.Tensor, eps float64, bnWeight, bnBias *tensor.Tensor, transpose, linear bool) (weight, bias *tensor.Tensor) {
 	fail := func(err error) (*tensor.Tensor, *tensor.Tensor) { return tensor.Failed(err), tensor.Failed(err) }
-	for _, t := range append([]*tensor.Tensor{convWeight, mean, variance}, tensorsOf(convBias, bnWeight, bnBias)...) {
+	for _, t := range append([]*tensor.Tensor{w, mean, variance}, tensorsOf(b, bnWeight, bnBias)...) {
 		if err := refuse.Unusable(op, "", t); err != nil {
 			return fail(err)
 		}
@@ -338,32 +342,40 @@ func FuseConvBNWeights(convWeight, convBias, mean, variance *tensor.Tensor, eps 
 	if transpose {
 		out = 1
 	}
-	if convWeight.Dim() < 2 || mean.Dim() != 1 || mean.Numel() != 1 && mean.Numel() != convWeight.Size(out) {
-		return fail(refuse.Error(op, tensor.ErrArgument, "a weight %v does not fit the mean of a batch norm %v", convWeight.Shape(), mean.Shape()))
+	if w.Dim() < 2 || mean.Dim() != 1 || mean.Numel() != 1 && mean.Numel() != w.Size(out) {
+		return fail(refuse.Error(op, tensor.ErrArgument, "a weight %v does not fit the mean of a batch norm %v", w.Shape(), mean.Shape()))
 	}
-	trained, offset := convWeight.RequiresGrad(), convBias != nil && convBias.RequiresGrad()
+	trained, offset := w.RequiresGrad(), b != nil && b.RequiresGrad()
 	err := tensor.WithScope(func() error {
 		return autograd.NoGrad(func() error {
-			biasType, convBias := convWeight.DType(), convBias
-			if convBias == nil {
-				convBias = mean.ZerosLike()
+			biasType, b := w.DType(), b
+			if b == nil {
+				b = mean.ZerosLike()
 			} else {
-				biasType = convBias.DType()
+				biasType = b.DType()
 			}
-			shape := make([]int, convWeight.Dim())
+			shape := make([]int, w.Dim())
 			for i := range shape {
 				shape[i] = 1
 			}
 			shape[out] = -1
-			scale := variance.Add(eps).RSqrt()
-			shift := convBias.Sub(mean).Mul(scale)
-			if bnWeight != nil {
-				scale, shift = bnWeight.Mul(scale), shift.Mul(bnWeight)
+			scale, shift := variance.Add(eps).RSqrt(), b.Sub(mean)
+			if linear {
+				if bnWeight != nil {
+					scale = bnWeight.Mul(scale)
+				}
+				shift = shift.Mul(scale)
+				scale = scale.To(w.DType())
+			} else {
+				shift = shift.Mul(scale)
+				if bnWeight != nil {
+					scale, shift = bnWeight.Mul(scale), shift.Mul(bnWeight)
+				}
 			}
 			if bnBias != nil {
 				shift = shift.Add(bnBias)
 			}
-			weight, bias = NewParameter(convWeight.Mul(scale.Reshape(shape...)).To(convWeight.DType())), NewParameter(shift.To(biasType))
+			weight, bias = NewParameter(w.Mul(scale.Reshape(shape...)).To(w.DType())), NewParameter(shift.To(biasType))
 			if err := weight.RequiresGrad_(trained).Err(); err != nil {
 				return err
 			}
@@ -382,7 +394,7 @@ func FuseConvBNWeights(convWeight, convBias, mean, variance *tensor.Tensor, eps 
 // FuseLinearBNWeights is FuseConvBNWeights for a Linear; the batch norm has as many features as the Linear has outputs, or
 // one. PyTorch: torch.nn.utils.fuse_linear_bn_weights.
 func FuseLinearBNWeights(linearWeight, linearBias, mean, variance *tensor.Tensor, eps float64, bnWeight, bnBias *tensor.Tensor) (weight, bias *tensor.Tensor) {
-	return FuseConvBNWeights(linearWeight, linearBias, mean, variance, eps, bnWeight, bnBias, false)
+	return fuseWeights("FuseLinearBNWeights", linearWeight, linearBias, mean, variance, eps, bnWeight, bnBias, false, true)
 }
 
 // statistics returns the batch norm in bn, which must be in evaluation mode and have running statistics.
@@ -414,24 +426,23 @@ func statistics(op string, bn Layer) (*batchNorm, error) {
 // 2d or 3d in evaluation mode, behind it. PyTorch: torch.nn.utils.fuse_conv_bn_eval.
 func FuseConvBNEval[C Layer](conv C, bn Layer) (C, error) {
 	const op = "FuseConvBNEval"
-	return fuse(op, conv, bn, func(w, _ *tensor.Tensor) (transpose bool, err error) {
-		switch any(conv).(type) {
-		case *Conv1d, *Conv2d, *Conv3d:
-			return false, nil
-		case *ConvTranspose1d, *ConvTranspose2d, *ConvTranspose3d:
-			return true, nil
-		}
-		return false, refuse.Error(op, tensor.ErrArgument, "a convolution is needed, got a %T", conv)
-	})
+	switch any(conv).(type) {
+	case *Conv1d, *Conv2d, *Conv3d:
+		return fuse(op, conv, bn, false, false)
+	case *ConvTranspose1d, *ConvTranspose2d, *ConvTranspose3d:
+		return fuse(op, conv, bn, true, false)
+	}
+	var none C
+	return none, refuse.Error(op, tensor.ErrArgument, "a convolution is needed, got a %T", conv)
 }
 
 // FuseLinearBNEval returns a copy of linear that does its work and that of bn, a BatchNorm1d, 2d or 3d in evaluation mode,
 // behind it. PyTorch: torch.nn.utils.fuse_linear_bn_eval.
 func FuseLinearBNEval(linear *Linear, bn Layer) (*Linear, error) {
-	return fuse("FuseLinearBNEval", linear, bn, func(_, _ *tensor.Tensor) (bool, error) { return false, nil })
+	return fuse("FuseLinearBNEval", linear, bn, false, true)
 }
 
-func fuse[C Layer](op string, layer C, bn Layer, transposed func(w, b *tensor.Tensor) (bool, error)) (fused C, err error) {
+func fuse[C Layer](op string, layer C, bn Layer, transpose, linear bool) (fused C, err error) {
 	b, err := statistics(op, bn)
 	if err != nil {
 		return fused, err
@@ -440,13 +451,9 @@ func fuse[C Layer](op string, layer C, bn Layer, transposed func(w, b *tensor.Te
 	if err != nil {
 		return fused, err
 	}
-	transpose, err := transposed(w, nil)
-	if err != nil {
-		return fused, err
-	}
 	v := reflect.ValueOf(layer).Elem()
 	_, bias, _, _ := find(v, "bias")
-	weight, bias := FuseConvBNWeights(w, bias, b.RunningMean, b.RunningVar, b.Eps, b.Weight, b.Bias, transpose)
+	weight, bias := fuseWeights(op, w, bias, b.RunningMean, b.RunningVar, b.Eps, b.Weight, b.Bias, transpose, linear)
 	if err := weight.Err(); err != nil {
 		return fused, err
 	}

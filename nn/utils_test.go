@@ -191,6 +191,35 @@ func TestFuse(t *testing.T) {
 	}
 }
 
+// TestFuseLinearWeights tests that a Linear is fused with PyTorch's formula for it, which does not round as that of a
+// convolution does.
+func TestFuseLinearWeights(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		from := func(v ...float32) *tensor.Tensor { return tensor.FromSlice(v, nil) }
+		// The scale 1.005859375 is 1.0078125 in bfloat16; a convolution's weight is 1.7578125.
+		weight, _ := nn.FuseLinearBNWeights(tensor.Full([]int{1, 1}, 1.75, tensor.BFloat16), nil, from(0), from(3.75), 0.25, from(2.01171875), from(0))
+		if v, err := weight.Item(); err != nil || v != 1.765625 || weight.DType() != tensor.BFloat16 {
+			t.Errorf("the weight is %v, PyTorch's 1.765625: %v", weight, err)
+		}
+		bias, mean, variance := tensor.Linspace(-3, 5, 16), tensor.Linspace(0.1, 0.7, 16), tensor.Linspace(0.3, 4, 16)
+		bnWeight, bnBias := tensor.Linspace(-1.1, 1.3, 16), tensor.Linspace(-0.5, 0.9, 16)
+		want := bias.Sub(mean).Mul(bnWeight.Mul(variance.Add(1e-5).RSqrt())).Add(bnBias)
+		_, got := nn.FuseLinearBNWeights(tensor.Ones([]int{16, 2}), bias, mean, variance, 1e-5, bnWeight, bnBias)
+		if same, err := got.Equal(want); err != nil || !same {
+			t.Errorf("the bias is %v, PyTorch's %v: %v", got, want, err)
+		}
+		weight, got = nn.FuseLinearBNWeights(nil, bias, mean, variance, 1e-5, bnWeight, bnBias)
+		if err := weight.Err(); err == nil || got.Err() == nil || !strings.Contains(err.Error(), "FuseLinearBNWeights") {
+			t.Errorf("a nil weight: %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestEmpty tests ToEmpty, SkipInit and the layout of weights.
 func TestEmpty(t *testing.T) {
 	leak.Check(t)
