@@ -108,6 +108,31 @@ func squares(t *testing.T, n int, delay func(i int)) data.Dataset {
 	return d
 }
 
+// stream is squares as an iterable dataset. If the loop is left, it waits for the end of its context.
+func stream(n int) data.IterableDataset[squared] {
+	return data.IterableFunc[squared](func(ctx context.Context, _ int) iter.Seq2[squared, error] {
+		return func(yield func(squared, error) bool) {
+			left := true
+			defer func() {
+				if left {
+					<-ctx.Done()
+				}
+			}()
+			for i := range n {
+				if !yield(squared{[2]float32{float32(i), float32(i * i)}, int64(i)}, nil) {
+					return
+				}
+			}
+			left = false
+		}
+	})
+}
+
+type squared struct {
+	In  [2]float32
+	Out int64
+}
+
 func newLoader(t *testing.T, d data.Dataset, opts ...data.Option) *data.Loader {
 	t.Helper()
 	l, err := data.NewLoader(d, opts...)
@@ -277,7 +302,15 @@ func TestBatchesAfterBreakBeginANewEpoch(t *testing.T) {
 
 func TestLeavingTheLoopFreesEverything(t *testing.T) {
 	leak.Check(t)
-	for _, workers := range []int{0, 3} {
+	ofStream := func(workers int) *data.Loader {
+		return must(data.NewIterableLoader(stream(100), nil, data.BatchSize(4), data.Workers(workers)))
+	}
+	for of, loader := range map[string]func() *data.Loader{
+		"0 workers":         func() *data.Loader { return newLoader(t, squares(t, 100, nil), data.BatchSize(4)) },
+		"3 workers":         func() *data.Loader { return newLoader(t, squares(t, 100, nil), data.BatchSize(4), data.Workers(3)) },
+		"stream, 0 workers": func() *data.Loader { return ofStream(0) },
+		"stream, 1 worker":  func() *data.Loader { return ofStream(1) },
+	} {
 		leave := map[string]func(l *data.Loader){
 			"break": func(l *data.Loader) {
 				for _, err := range l.Batches(t.Context()) {
@@ -299,8 +332,8 @@ func TestLeavingTheLoopFreesEverything(t *testing.T) {
 			},
 			"panic": func(l *data.Loader) {
 				defer func() {
-					if recover() == nil {
-						t.Error("the panic did not propagate")
+					if p := recover(); p != "in the body" {
+						t.Errorf("the panic did not propagate: %v", p)
 					}
 				}()
 				for _, err := range l.Batches(t.Context()) {
@@ -344,9 +377,9 @@ func TestLeavingTheLoopFreesEverything(t *testing.T) {
 			},
 		}
 		for name, f := range leave {
-			t.Run(fmt.Sprintf("%s/%d workers", name, workers), func(t *testing.T) {
+			t.Run(name+"/"+of, func(t *testing.T) {
 				leak.Check(t)
-				l := newLoader(t, squares(t, 100, nil), data.BatchSize(4), data.Workers(workers))
+				l := loader()
 				f(l)
 				if name != "cancel" && tensor.CurrentScope() != nil {
 					t.Error("the body's scope is still open")

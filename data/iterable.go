@@ -98,10 +98,13 @@ func Shard[T any](seq iter.Seq2[T, error], index, count int) iter.Seq2[T, error]
 type stream func(ctx context.Context, p *plan, skip int) iter.Seq2[[]*tensor.Tensor, error]
 
 // NewIterableLoader returns a loader of an iterable dataset. collate makes the tensors of a batch from its samples, in a
-// scope; nil means DefaultCollate. Its options are BatchSize, DropLast, Prefetch, PinMemory, Device, and Workers, which is 0
-// or 1: with 1, a goroutine reads and collates batches ahead of the loop; with 0, a batch is read when the loop asks for it.
-// Loader.Len returns -1. PyTorch:
-// torch.utils.data.DataLoader of an IterableDataset.
+// scope; nil means DefaultCollate. Its options are BatchSize, DropLast, Prefetch, PinMemory, Device, and Workers, which
+// is 0 or 1. With 1, a goroutine reads and collates batches ahead of the loop. With 0, the loop's own goroutine reads a
+// batch when the loop asks for it: modes around the loop, such as autograd.NoGrad, hold in Iter, too, and modes and
+// scopes that Iter has open when it yields a sample are open in the loop's body, as in a loop over Iter itself. The loop
+// locks its goroutine to an OS thread, and Go ends a program that resumes there an iter.Pull that began elsewhere: Iter
+// must make its own, or the loader have a worker. Loader.Len returns -1. PyTorch: torch.utils.data.DataLoader of an
+// IterableDataset.
 func NewIterableLoader[T any](dataset IterableDataset[T], collate func(samples []T) ([]*tensor.Tensor, error), opts ...Option) (*Loader, error) {
 	const op = "NewIterableLoader"
 	c, err := apply(op, opts, "BatchSize", "DropLast", "Workers", "Prefetch", "PinMemory", "Device")
@@ -186,20 +189,20 @@ func caught(f func() ([]*tensor.Tensor, error)) (made []*tensor.Tensor, err erro
 	return f()
 }
 
-// streaming reads a stream for one loop.
+// streaming is a goroutine that reads a stream for one loop.
 type streaming struct {
 	pull  func() ([]*tensor.Tensor, error) // returns no tensors after the last batch
 	ready func() bool                      // reports whether pull returns a batch without waiting for it
 	end   func()                           // ends the goroutine and frees what was not pulled
 }
 
-// newStreaming starts reading at the plan's position.
+// newStreaming starts reading at the plan's position, ahead of the loop.
 func newStreaming(ctx context.Context, of stream, p *plan) *streaming {
 	ctx, cancel := context.WithCancel(ctx)
 	source := func(yield func([]*tensor.Tensor, error) bool) {
 		defer func() {
 			if r := recover(); r != nil {
-				yield(nil, fmt.Errorf("linstock: the dataset panicked: %v\n%s", r, debug.Stack()))
+				yield(nil, panicked(r))
 			}
 		}()
 		for made, err := range of(ctx, p, p.state.Batch) {
@@ -208,23 +211,7 @@ func newStreaming(ctx context.Context, of stream, p *plan) *streaming {
 			}
 		}
 	}
-	// The samples are read on a goroutine of their own, ahead of the loop or, without workers, when the loop asks.
-	ahead := p.config.prefetch
-	if p.config.workers == 0 {
-		ahead = 0
-	}
-	ready, ask := make(chan prepared, ahead), make(chan struct{}, 1)
-	asked := func() bool {
-		if p.config.workers > 0 {
-			return true
-		}
-		select {
-		case <-ask:
-			return true
-		case <-ctx.Done():
-			return false
-		}
-	}
+	ready := make(chan prepared, p.config.prefetch)
 	var wg sync.WaitGroup
 	var ended error // why the goroutine ended early; set before ready is closed
 	wg.Go(func() {
@@ -235,13 +222,10 @@ func newStreaming(ctx context.Context, of stream, p *plan) *streaming {
 				ended = context.Cause(ctx)
 			}
 		}()
-		if !asked() {
-			return
-		}
 		source(func(made []*tensor.Tensor, err error) bool {
 			select {
 			case ready <- prepared{made, err}:
-				return asked()
+				return true
 			case <-ctx.Done():
 				release(made)
 				return false
@@ -250,12 +234,6 @@ func newStreaming(ctx context.Context, of stream, p *plan) *streaming {
 		ended = context.Cause(ctx)
 	})
 	return &streaming{pull: func() ([]*tensor.Tensor, error) {
-		if p.config.workers == 0 {
-			select {
-			case ask <- struct{}{}:
-			default:
-			}
-		}
 		select {
 		case made, ok := <-ready:
 			if !ok {
@@ -272,6 +250,62 @@ func newStreaming(ctx context.Context, of stream, p *plan) *streaming {
 		}
 		wg.Wait()
 	}}
+}
+
+// panicked returns the error of a panic of an iterable dataset with the value r.
+func panicked(r any) error {
+	return fmt.Errorf("linstock: the dataset panicked: %v\n%s", r, debug.Stack())
+}
+
+// direct reads a stream on the loop's goroutine and yields its batches, from the position to the end of the epoch. The
+// caller yields the error that it returns.
+func (l *Loader) direct(ctx context.Context, p *plan, yield func(Batch, error) bool) (err error) {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	reading, cancel := context.WithCancel(ctx)
+	defer cancel()
+	i, more, inBody := p.state.Batch, true, false
+	defer func() {
+		if inBody {
+			return // a panic of the loop's body passes through
+		}
+		if r := recover(); r != nil && more {
+			err = panicked(r)
+		}
+	}()
+	l.stream(reading, p, i)(func(made []*tensor.Tensor, failed error) bool {
+		more = false
+		defer func() {
+			if !more {
+				cancel() // which the dataset may wait for before it returns, also if the body panics
+			}
+		}()
+		if err = failed; err != nil {
+			return false
+		}
+		if err = p.move(made, nil); err != nil {
+			release(made)
+			return false
+		}
+		inBody = true
+		more, err = l.body(p, i, made, false, yield)
+		inBody = false
+		i++
+		if more && err == nil {
+			err = context.Cause(ctx)
+		}
+		more = more && err == nil
+		return more
+	})
+	if !more {
+		return err
+	}
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	l.over()
+	return nil
 }
 
 // Items is a dataset whose samples a function returns one by one, and a collate function joins in batches.

@@ -367,6 +367,8 @@ func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 	var next func(i int) ([]*tensor.Tensor, error) // returns no tensors after the last batch
 	early := p.overlaps
 	switch {
+	case l.stream != nil && l.config.workers == 0:
+		return l.direct(ctx, p, yield)
 	case l.stream != nil:
 		s := newStreaming(ctx, l.stream, p)
 		defer s.end()

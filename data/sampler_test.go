@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/data"
 	"github.com/linstock-ml/linstock/internal/golden"
 	"github.com/linstock-ml/linstock/internal/leak"
@@ -407,6 +408,9 @@ func TestErrorsOfIterableDatasets(t *testing.T) {
 		"error": func() error { return broken }, "panic": func() error { panic("broken") }, "goexit": func() error { runtime.Goexit(); return nil },
 	} {
 		for _, workers := range []int{0, 1} {
+			if name == "goexit" && workers == 0 {
+				continue // it ends the test's own goroutine, as intended
+			}
 			for _, where := range []string{"dataset", "collate"} {
 				t.Run(fmt.Sprintf("%s of the %s, %d workers", name, where, workers), func(t *testing.T) {
 					leak.Check(t)
@@ -477,6 +481,111 @@ func TestErrorsOfIterableDatasets(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestStreamOnTheLoopsGoroutine tests that without workers Iter and collate have the mode and the scope that are around
+// the loop, and that the scope that Iter has open is around the loop's body.
+func TestStreamOnTheLoopsGoroutine(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		outer, w := tensor.CurrentScope(), tensor.Ones([]int{2}).RequiresGrad_()
+		dataset := data.IterableFunc[*tensor.Tensor](func(context.Context, int) iter.Seq2[*tensor.Tensor, error] {
+			return func(yield func(*tensor.Tensor, error) bool) {
+				for x, more := w.Mul(2), true; more; {
+					if x.RequiresGrad() || !outer.Contains(x) {
+						t.Errorf("Iter runs outside of NoGrad (%v) or of the scope (%v)", x.RequiresGrad(), !outer.Contains(x))
+					}
+					err := tensor.WithScope(func() error {
+						x := x.Add(1)
+						more = yield(x, nil)
+						return x.Err()
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+		collate := func(samples []*tensor.Tensor) ([]*tensor.Tensor, error) {
+			return []*tensor.Tensor{samples[0].Mul(w)}, nil
+		}
+		return autograd.NoGrad(func() error {
+			n := 0
+			var moved *tensor.Tensor
+			for batch, err := range must(data.NewIterableLoader(dataset, collate)).Batches(t.Context()) {
+				if err != nil {
+					return err
+				}
+				if batch.Inputs.RequiresGrad() {
+					t.Error("collate runs outside of NoGrad")
+				}
+				if n > 0 && !errors.Is(moved.Err(), tensor.ErrReleased) {
+					t.Errorf("what the body moved into the scope of Iter outlives that: %v", moved.Err())
+				}
+				if moved = batch.Inputs.Neg().MoveOut(); outer.Contains(moved) {
+					t.Error("the scope of Iter is not around the body")
+				}
+				if n++; n == 3 {
+					break
+				}
+			}
+			if tensor.CurrentScope() != outer {
+				t.Error("a scope is still open")
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestIterAfterTheLoop tests datasets that fail or go on when the loop has ended, which the loop cannot report, and
+// those that recover a panic of its body, which Go reports.
+func TestIterAfterTheLoop(t *testing.T) {
+	leak.Check(t)
+	for name, end := range map[string]func(yield func(int, error) bool){
+		"panics":  func(func(int, error) bool) { panic("at the end") },
+		"goes on": func(yield func(int, error) bool) { yield(1, nil) },
+		"fails":   func(yield func(int, error) bool) { yield(1, errors.New("at the end")) },
+	} {
+		dataset := data.IterableFunc[int](func(context.Context, int) iter.Seq2[int, error] {
+			return func(yield func(int, error) bool) {
+				for yield(0, nil) {
+				}
+				end(yield)
+			}
+		})
+		for _, workers := range []int{0, 1} {
+			l := must(data.NewIterableLoader(dataset, nil, data.Workers(workers)))
+			if got := numbers(t, l.Batches(t.Context()), 2); !slices.Equal(got, []int64{0, 0}) || l.State() != (data.State{Batch: 2}) {
+				t.Errorf("%s, %d workers: %v, then the position is %+v", name, workers, got, l.State())
+			}
+			var last error
+			for _, last = range l.Batches(t.Context()) {
+				if last == nil {
+					_ = tensor.Zeros([]int{2}).Add(tensor.Zeros([]int{3})) // which the loop reports
+				}
+			}
+			if !errors.Is(last, tensor.ErrArgument) {
+				t.Errorf("%s, %d workers: the error of the body is %v", name, workers, last)
+			}
+		}
+	}
+	recovers := data.IterableFunc[int](func(context.Context, int) iter.Seq2[int, error] {
+		return func(yield func(int, error) bool) {
+			defer func() { _ = recover() }()
+			yield(0, nil)
+		}
+	})
+	defer func() {
+		if p := recover(); p == nil {
+			t.Error("the panic of the body is lost")
+		}
+	}()
+	for _, err := range must(data.NewIterableLoader(recovers, nil)).Batches(t.Context()) {
+		panic(fmt.Sprint("in the body: ", err))
+	}
 }
 
 // TestEmptyEpoch tests that an epoch of an iterable dataset that has no batches ends, and that a position beyond an epoch is an
