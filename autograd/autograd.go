@@ -14,7 +14,7 @@ var (
 	withAutocast  = handle.WithAutocast.(func(device tensor.DeviceType, dtype tensor.DType, f func() error) error)
 	autocastDType = handle.AutocastDType.(func(device tensor.DeviceType) tensor.DType)
 	registerMulti = handle.RegisterMulti.(func(op string, ts []*tensor.Tensor, first bool, f func(grads []*tensor.Tensor) error) (func(), error))
-	tieFunction   = handle.TieFunction.(func(inputs, outputs, saved []*tensor.Tensor, f nativeFunction) ([]*tensor.Tensor, error))
+	tieFunction   = handle.TieFunction.(func(inputs, outputs, saved []*tensor.Tensor, materialize bool, f nativeFunction) ([]*tensor.Tensor, error))
 )
 
 // nativeFunction is the backward of a function written in Go. grads has one element for each output, nil if the output

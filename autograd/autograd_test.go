@@ -86,6 +86,46 @@ func TestGradientsOfUnusedOutputs(t *testing.T) {
 	}
 }
 
+// layouts doubles its input, also as a sparse tensor, and returns no gradient but that of the dense output.
+type layouts struct{ got []tensor.Layout }
+
+func (*layouts) Forward(_ *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	double := in[0].Mul(2)
+	return []*tensor.Tensor{double, double.ToSparse()}, nil
+}
+
+func (l *layouts) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	for _, g := range grads {
+		l.got = append(l.got, g.Layout())
+	}
+	return []*tensor.Tensor{grads[0].Add(grads[1]).Mul(2)}, nil
+}
+
+// The zeros of a sparse output are sparse, as in PyTorch.
+func TestGradientsOfUnusedSparseOutputs(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x, l := tensor.Ones([]int{3}).RequiresGrad_(), &layouts{}
+		ys, err := autograd.Apply(l, x)
+		if err != nil {
+			return err
+		}
+		if err := ys[0].Sum().Backward(); err != nil {
+			return err
+		}
+		if !slices.Equal(l.got, []tensor.Layout{tensor.Strided, tensor.SparseCOO}) {
+			t.Errorf("the gradients have the layouts %v", l.got)
+		}
+		if got, err := tensor.Data[float32](x.Grad()); err != nil || !slices.Equal(got, []float32{2, 2, 2}) {
+			t.Errorf("the gradient is %v, %v", got, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // either behaves as its fields say.
 type either struct {
 	forward, backward func() ([]*tensor.Tensor, error)

@@ -20,9 +20,8 @@ type Function interface {
 	// changes an input, and gradients are recorded, Apply returns an error.
 	Forward(ctx *Context, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error)
 	// Backward receives a gradient for each output and returns a gradient for each input, nil for none. An output that
-	// received no gradient gets zeros; or nil after ctx.SetMaterializeGrads(false), or if it is sparse or nested. Backward
-	// runs in a scope on a thread of the autograd engine, in the Autocast regions in which Forward ran. With CreateGraph,
-	// its own operators are recorded.
+	// received no gradient gets zeros, or nil after ctx.SetMaterializeGrads(false). Backward runs in a scope on a thread of
+	// the autograd engine, in the Autocast regions in which Forward ran. With CreateGraph, its own operators are recorded.
 	Backward(ctx *Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error)
 }
 
@@ -226,25 +225,12 @@ func tie(f Function, ctx *Context, inputs, outputs []*tensor.Tensor) ([]*tensor.
 	for i, x := range inputs {
 		shapes[i] = x.Shape()
 	}
-	zeros := make([]func() *tensor.Tensor, len(outputs)) // the gradients of dense outputs that receive none
-	for i, y := range outputs {
-		if nilled || y.Layout() != tensor.Strided {
-			continue
-		}
-		shape, dtype, device := y.Shape(), y.DType(), y.Device()
-		zeros[i] = func() *tensor.Tensor { return tensor.Zeros(shape, dtype, device) }
-	}
-	return tieFunction(inputs, outputs, saved, func(grads, saved []*tensor.Tensor, needs []bool) ([]*tensor.Tensor, error) {
+	return tieFunction(inputs, outputs, saved, !nilled, func(grads, saved []*tensor.Tensor, needs []bool) ([]*tensor.Tensor, error) {
 		// Each pass has its own context, because several passes may use a retained graph, even at the same time.
 		c := &Context{needs: needs, forward: ctx, saved: make([]*tensor.Tensor, len(at))}
 		for i, k := range at {
 			if k >= 0 {
 				c.saved[i] = saved[k]
-			}
-		}
-		for i, g := range grads {
-			if g == nil && zeros[i] != nil {
-				grads[i] = zeros[i]()
 			}
 		}
 		results, err := recovered(func() ([]*tensor.Tensor, error) { return f.Backward(c, grads...) })

@@ -22,7 +22,7 @@ typedef struct ls_functions {
   ls_error *(*accumulate_hook_register)(ls_tensor t, uint64_t id, uint32_t *slot);
   ls_error *(*accumulate_hook_remove)(ls_tensor t, uint32_t slot);
   ls_error *(*multi_hook_register)(const ls_tensor *tensors, uint64_t n, uint64_t id, int32_t any, uint32_t *slots);
-  ls_error *(*function_attach)(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs, uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out, uint64_t *scope);
+  ls_error *(*function_attach)(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs, uint64_t nout, const ls_tensor *saved, uint64_t nsaved, int32_t materialize, ls_tensor *out, uint64_t *scope);
   ls_error *(*checkpoint_push)(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth);
   ls_error *(*checkpoint_keep)(int32_t *stage, uint64_t *depth);
   ls_error *(*checkpoint_kept)(ls_tensor result);
@@ -277,7 +277,7 @@ static inline ls_error *lsc_hook_remove(ls_tensor t, uint32_t slot) { return ls_
 static inline ls_error *lsc_accumulate_hook_register(ls_tensor t, uint64_t id, uint32_t *slot) { return ls_table.accumulate_hook_register(t, id, slot); }
 static inline ls_error *lsc_accumulate_hook_remove(ls_tensor t, uint32_t slot) { return ls_table.accumulate_hook_remove(t, slot); }
 static inline ls_error *lsc_multi_hook_register(const ls_tensor *tensors, uint64_t n, uint64_t id, int32_t any, uint32_t *slots) { return ls_table.multi_hook_register(tensors, n, id, any, slots); }
-static inline ls_error *lsc_function_attach(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs, uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out, uint64_t *scope) { return ls_table.function_attach(id, inputs, nin, outputs, nout, saved, nsaved, out, scope); }
+static inline ls_error *lsc_function_attach(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs, uint64_t nout, const ls_tensor *saved, uint64_t nsaved, int32_t materialize, ls_tensor *out, uint64_t *scope) { return ls_table.function_attach(id, inputs, nin, outputs, nout, saved, nsaved, materialize, out, scope); }
 static inline ls_error *lsc_checkpoint_push(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth) { return ls_table.checkpoint_push(id, inputs, n, depth); }
 static inline ls_error *lsc_checkpoint_keep(int32_t *stage, uint64_t *depth) { return ls_table.checkpoint_keep(stage, depth); }
 static inline ls_error *lsc_checkpoint_kept(ls_tensor result) { return ls_table.checkpoint_kept(result); }

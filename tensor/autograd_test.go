@@ -652,7 +652,7 @@ func TestFunctions(t *testing.T) {
 		x := leaf(2, 3)
 		square := func(f nativeFunction) *Tensor {
 			y := x.Detach().Mul(x.Detach())
-			outs, err := tieFunction([]*Tensor{x}, []*Tensor{y}, []*Tensor{x}, f)
+			outs, err := tieFunction([]*Tensor{x}, []*Tensor{y}, []*Tensor{x}, false, f)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -394,9 +394,10 @@ func runFunction(id uint64, grads, saved []cshim.Handle, needs []bool, out []csh
 	})
 }
 
-// tieFunction connects outputs, which were computed without gradients, to inputs through f. It returns the tensors that
-// replace outputs. autograd.Apply uses it.
-func tieFunction(inputs, outputs, saved []*Tensor, f nativeFunction) ([]*Tensor, error) {
+// tieFunction connects outputs, which were computed without gradients, to inputs through f. If
+// materialize, f receives zeros for an output without a gradient, else nil. It returns the tensors that replace outputs.
+// autograd.Apply uses it.
+func tieFunction(inputs, outputs, saved []*Tensor, materialize bool, f nativeFunction) ([]*Tensor, error) {
 	const op = "Function"
 	in, err := pinAll(op, inputs, false)
 	if err != nil {
@@ -415,7 +416,7 @@ func tieFunction(inputs, outputs, saved []*Tensor, f nativeFunction) ([]*Tensor,
 	defer sv.unpin()
 	id := keepAlive(f)
 	hs := make([]cshim.Handle, len(outputs))
-	scope, ref := cshim.CustomFunction(id, in.hs, outs.hs, sv.hs, hs)
+	scope, ref := cshim.CustomFunction(id, in.hs, outs.hs, sv.hs, materialize, hs)
 	if ref != nil {
 		forget(id)
 		forgetDropped()

@@ -57,7 +57,7 @@ func TestFunctionWithoutMemory(t *testing.T) {
 	for k := int64(0); ; k++ {
 		y := Ones([]int{2})
 		disarm := arm(t, cshim.Fault{Point: cshim.FaultShim, Skip: k, Times: -1})
-		out, err := tieFunction([]*Tensor{x}, []*Tensor{y}, []*Tensor{x}, f)
+		out, err := tieFunction([]*Tensor{x}, []*Tensor{y}, []*Tensor{x}, false, f)
 		struck := disarm()
 		for _, o := range append(out, y) { // y was connected in place
 			o.Release()

@@ -588,7 +588,7 @@ func TestOutputWithoutGradient(t *testing.T) {
 	scoped(t, func() {
 		x := Ones([]int{2}).RequiresGrad_()
 		ran := false
-		out, err := tieFunction([]*Tensor{x}, []*Tensor{Ones([]int{2}), Ones([]int{2})}, nil, func(grads, _ []*Tensor, _ []bool) ([]*Tensor, error) {
+		out, err := tieFunction([]*Tensor{x}, []*Tensor{Ones([]int{2}), Ones([]int{2})}, nil, false, func(grads, _ []*Tensor, _ []bool) ([]*Tensor, error) {
 			ran = true
 			if len(grads) != 2 || grads[0].Err() != nil || grads[1] != nil {
 				t.Errorf("the gradients are %v, want one and nil", grads)

@@ -48,6 +48,7 @@ struct Outside {
   c10::intrusive_ptr<TicketHolder> ticket;
   const torch::autograd::variable_list *outputs;
   const torch::autograd::variable_list *saved;
+  bool materialize;                                             // zeros in place of gradients that are not there
   mutable torch::autograd::AutogradContext *context = nullptr;  // of the node
 };
 
@@ -60,7 +61,7 @@ struct CallbackFunction : torch::autograd::Function<CallbackFunction> {
     ctx->saved_data["id"] = static_cast<int64_t>(outside->id);
     ctx->saved_data["inputs"] = static_cast<int64_t>(inputs.size());
     ctx->saved_data["saved"] = static_cast<int64_t>(outside->saved->size());
-    ctx->set_materialize_grads(false);
+    ctx->set_materialize_grads(outside->materialize);
     return *outside->outputs;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext *ctx,
@@ -362,13 +363,13 @@ ls_error *ls_hook_remove(ls_tensor t, uint32_t slot) noexcept {
 }
 
 ls_error *ls_function_attach(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs,
-                             uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out,
-                             uint64_t *scope) noexcept {
+                             uint64_t nout, const ls_tensor *saved, uint64_t nsaved, int32_t materialize,
+                             ls_tensor *out, uint64_t *scope) noexcept {
   return ls::run_void([&] {
     auto ins = ls::list_of(inputs, nin, "inputs");
     auto outs = ls::list_of(outputs, nout, "outputs");
     auto keep = ls::list_of(saved, nsaved, "saved");
-    ls::Outside outside{id, c10::make_intrusive<ls::TicketHolder>(id), &outs, &keep};
+    ls::Outside outside{id, c10::make_intrusive<ls::TicketHolder>(id), &outs, &keep, materialize != 0};
     // A TensorList: libtorch's collector does not take a std::vector for tensors.
     torch::autograd::variable_list result;
     try {

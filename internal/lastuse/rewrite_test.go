@@ -211,7 +211,6 @@ var exceptions = map[string]string{
 	"(*nn.weightNorm).Forward":                 "tensor.CallUnchecked holds operands until it returns new handles",
 	"nn.GetTotalNorm":                          "its function literal returns a variable that another one assigns a new tensor",
 	"nn.ClipGradNorm_":                         "it returns the result of GetTotalNorm",
-	"nn.FuseConvBNWeights":                     "it makes parameters of new tensors",
 	"nn.ParametersToVector":                    "its views of the operands are in a slice, which ends with the call",
 }
 

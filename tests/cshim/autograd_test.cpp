@@ -206,7 +206,7 @@ TEST_F(Autograd, CustomFunction) {
       ls_mode_pop();
       ls_tensor in[2] = {x, other}, saved[1] = {three}, out[1], ys[1] = {y};
       uint64_t scope;
-      EXPECT_OK(ls_function_attach(id, in, 2, ys, 1, saved, 1, out, &scope));
+      EXPECT_OK(ls_function_attach(id, in, 2, ys, 1, saved, 1, 0, out, &scope));
       Tensor tied(out[0]);
       Tensor sum = call("aten::sum", "", {T(tied)});
       ls_error *e = ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0);

@@ -97,7 +97,7 @@ int32_t program(ls_tensor x, ls_tensor w) {
   if ((failed = code(plain.err)) != 0) return failed;
   ls_tensor tied = 0;
   uint64_t scope = 0;
-  TRY_VOID(ls_function_attach(9, &part, 1, &plain.t, 1, &part, 1, &tied, &scope));
+  TRY_VOID(ls_function_attach(9, &part, 1, &plain.t, 1, &part, 1, 0, &tied, &scope));
   all.add(tied);
   rs = ls_op_call(sum_all, std::vector<ls_value>{T(tied)}.data(), 1, out, 2, 0);
   if ((failed = code(rs.err)) != 0) return failed;

@@ -1171,7 +1171,7 @@ void Fuzz::custom() {
   std::vector<ls_tensor> out(fresh.size());
   uint64_t scope;
   auto *e = ls_function_attach(source_.next(), in.data(), in.size(), fresh.data(), fresh.size(), saved.data(),
-                               saved.size(), out.data(), &scope);
+                               saved.size(), one(2), out.data(), &scope);
   if (e == nullptr)
     for (auto t : out) keep(t);
   ok(e);

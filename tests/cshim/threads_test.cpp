@@ -347,7 +347,7 @@ TEST_F(Concurrent, HooksBlobsAndFunctionsAreDropped) {
       EXPECT_OK(ls_hook_register(x, 1, &slot));
       Tensor y = floats({2, 4}), out;
       uint64_t scope;
-      EXPECT_OK(ls_function_attach(2, &x.h, 1, &y.h, 1, nullptr, 0, &out.h, &scope));
+      EXPECT_OK(ls_function_attach(2, &x.h, 1, &y.h, 1, nullptr, 0, 0, &out.h, &scope));
       Tensor sum(ls_aten_sum_dim_IntList(out));
       EXPECT_OK(ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0));
       EXPECT_OK(ls_hook_remove(x, slot));

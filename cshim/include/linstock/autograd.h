@@ -57,10 +57,11 @@ LS_API ls_error *ls_accumulate_hook_remove(ls_tensor t, uint32_t slot) LS_NOEXCE
 LS_API ls_error *ls_multi_hook_register(const ls_tensor *tensors, uint64_t n, uint64_t id, int32_t any,
                                         uint32_t *slots) LS_NOEXCEPT;
 /* Connects outputs, computed without gradients, to inputs by a node whose backward is the callback. The callback
- * runs with the autocast regions that are in force now. out[nout]. */
+ * runs with the autocast regions that are in force now. An output that received no gradient gets zeros if
+ * materialize is not 0, else 0. out[nout]. */
 LS_API ls_error *ls_function_attach(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs,
-                                    uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out,
-                                    uint64_t *scope) LS_NOEXCEPT;
+                                    uint64_t nout, const ls_tensor *saved, uint64_t nsaved, int32_t materialize,
+                                    ls_tensor *out, uint64_t *scope) LS_NOEXCEPT;
 /* Policies decide what the graph keeps in place of the tensors that operators save for backward. Each thread has a
  * stack of them; the innermost one decides. It runs on the operator's thread and never calls back then; to return
  * a tensor it runs within a backward pass, on any thread, and may call back.
