@@ -62,9 +62,9 @@ func Scaler(s *optim.GradScaler) Part {
 // pointer, in a slice, an array or a map is made anew.
 //
 // A type that has MarshalBinary, MarshalText or MarshalJSON, and its counterpart, is stored by the first of these
-// methods that it has, and read by UnmarshalJSON if it has that. It is an error if the two do not fit, as in
-// slog.Level, or if the method is that of an embedded field and would not store the other fields. A big.Int of more
-// than 64 bits is an error, because numbers in a hostile file could take hours to read.
+// methods that it has, and read by UnmarshalJSON if it has that. A load replaces it as a whole. It is an error if the
+// two do not fit, as in slog.Level, or if the method is that of an embedded field and would not store the other fields.
+// A big.Int of more than 64 bits is an error, because numbers in a hostile file could take hours to read.
 //
 // A time.Time is restored with its instant and the offset of its zone, but not the zone's name, and in UTC if the
 // offset has seconds. A year outside 0…9999 is an error. The zero time is restored as nil in a pointer or an any.

@@ -169,6 +169,10 @@ func NewIterableLoader[T any](dataset IterableDataset[T], collate func(samples [
 					samples = nil
 				}
 			}
+			if err := context.Cause(ctx); err != nil { // Iter may have ended for that
+				yield(nil, err)
+				return
+			}
 			if len(samples) > 0 && !c.dropLast && !pass(samples) {
 				return
 			}
@@ -298,14 +302,10 @@ func (l *Loader) direct(ctx context.Context, p *plan, yield func(Batch, error) b
 		more = more && err == nil
 		return more
 	})
-	if !more {
-		return err
+	if more {
+		l.over()
 	}
-	if err := context.Cause(ctx); err != nil {
-		return err
-	}
-	l.over()
-	return nil
+	return err
 }
 
 // Items is a dataset whose samples a function returns one by one, and a collate function joins in batches.

@@ -743,6 +743,36 @@ func TestLiveQueue(t *testing.T) {
 	}
 }
 
+// TestContextEndsAStream tests that a loop whose context ends within a batch, or before its position, returns the
+// context's error, and neither a part of the batch nor another error.
+func TestContextEndsAStream(t *testing.T) {
+	leak.Check(t)
+	for _, workers := range []int{0, 1} {
+		for _, at := range []data.State{{}, {Batch: 3}} {
+			ctx, cancel := context.WithCancel(t.Context())
+			queue := data.IterableFunc[int](func(ctx context.Context, _ int) iter.Seq2[int, error] {
+				return func(yield func(int, error) bool) {
+					_ = yield(0, nil) && yield(1, nil)
+					cancel()
+					<-ctx.Done()
+				}
+			})
+			l := must(data.NewIterableLoader(queue, nil, data.BatchSize(4), data.Workers(workers)))
+			if err := l.SetState(at); err != nil {
+				t.Fatal(err)
+			}
+			for batch, err := range l.Batches(ctx) {
+				if !errors.Is(err, context.Canceled) {
+					t.Errorf("%d workers, from %+v: batch %d, error %v", workers, at, batch.Index, err)
+				}
+			}
+			if l.State() != at {
+				t.Errorf("%d workers: the position is %+v, want %+v", workers, l.State(), at)
+			}
+		}
+	}
+}
+
 // TestDefaultCollate tests the kinds of samples.
 func TestDefaultCollate(t *testing.T) {
 	leak.Check(t)
