@@ -553,7 +553,7 @@ type sink struct{}
 func (sink) Forward(ctx *autograd.Context, in ...*tensor.Tensor) (out []*tensor.Tensor, err error) {
 	ctx.SetMaterializeGrads(false)
 	for _, t := range in {
-		out = append(out, t.Detach()) // which can be changed in place, unlike a view
+		out = append(out, t.Clone()) // which can be changed in place without a change of t or of another result
 	}
 	return out, nil
 }

@@ -868,6 +868,46 @@ func TestUnusedResults(t *testing.T) {
 	}, dist.Timeout(20*time.Second))
 }
 
+// TestResultsChangedInPlace tests that with FindUnusedParameters a result may be changed in place although its operator
+// has saved it, and another result is a view of it: each is a copy, as in PyTorch.
+func TestResultsChangedInPlace(t *testing.T) {
+	leak.Check(t)
+	newNet := func() *nn.Sequential { return filled(nn.NewSequential(nn.NewLinear(3, 4, f64), nn.NewSigmoid()), 0) }
+	ranks(t, 2, func(g *dist.Group) error {
+		m, whole := newNet(), newNet()
+		ddp, err := dist.NewDDP(ctx, g, m, dist.FindUnusedParameters())
+		if err != nil {
+			return err
+		}
+		defer ddp.Close()
+		for r := range 2 {
+			x := wave([]int{5, 3}, r).To(tensor.Float64)
+			if err := whole.Forward(x).Square().Sum().Backward(); err != nil {
+				return err
+			}
+			if r != g.Rank() {
+				continue
+			}
+			ys, err := ddp.RunAll(func() ([]*tensor.Tensor, error) {
+				y := m.Forward(x)
+				return []*tensor.Tensor{y, y.Narrow(1, 0, 1)}, nil
+			})
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(ys[1].Mul_(2).Err(), ys[0].Square().Sum().Backward()); err != nil {
+				return err
+			}
+		}
+		for i, p := range nn.Parameters(m) {
+			if err := same(fmt.Sprintf("rank %d: gradient %d", g.Rank(), i), p.Grad(), nn.Parameters(whole)[i].Grad().Div(2)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, dist.Timeout(20*time.Second))
+}
+
 // TestUnusedSyncBatchNorm tests that ranks take part in the normalization over the batches of all if the result has no
 // part in their loss.
 func TestUnusedSyncBatchNorm(t *testing.T) {
