@@ -362,7 +362,7 @@ func hostileTargets(t *testing.T) []hostileTarget {
 		"withInference": {func(on bool, x *Tensor) error { return withInference(on, func() error { return x.Exp().Err() }) }},
 		"GradEnabled":   {GradEnabled}, "InferenceEnabled": {InferenceEnabled},
 		"FromSlice":       {FromSlice[float32], FromSlice[float64], FromSlice[bool], FromSlice[int], FromSlice[complex128], FromSlice[Float16Bits]},
-		"SparseCSRTensor": {SparseCSRTensor}, "SparseCSCTensor": {SparseCSCTensor}, "SparseBSRTensor": {SparseBSRTensor}, "SparseBSCTensor": {SparseBSCTensor},
+		"SparseCOOTensor": {SparseCOOTensor}, "SparseCSRTensor": {SparseCSRTensor}, "SparseCSCTensor": {SparseCSCTensor}, "SparseBSRTensor": {SparseBSRTensor}, "SparseBSCTensor": {SparseBSCTensor},
 		"FromScalar": {FromScalar}, "Data": {Data[float32], Data[bool], Data[int64], Data[complex64], Data[Float8E5M2Bits]},
 		"AppendData": {AppendData[float32], AppendData[bool]},
 		"Item":       {Item[float64], Item[bool], Item[int8], Item[uint64], Item[complex64]}, "FromMapped": {func(d DType, shape []int, n int, drop func()) *Tensor {

@@ -723,7 +723,6 @@ var operators = []struct {
 	{"Angle", &opAngle, (*Tensor).Angle},
 	{"ViewAsReal", &opViewAsReal, (*Tensor).ViewAsReal},
 	{"ViewAsComplex", &opViewAsComplex, (*Tensor).ViewAsComplex},
-	{"SparseCOOTensor", &opSparseCOOTensor, SparseCOOTensor},
 	{"ToSparse", &opToSparse, (*Tensor).ToSparse},
 	{"ToSparseDim", &opToSparseDim, (*Tensor).ToSparseDim},
 	{"ToSparseCSR", &opToSparseCSR, (*Tensor).ToSparseCSR},

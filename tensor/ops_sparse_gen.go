@@ -2,29 +2,6 @@
 
 package tensor
 
-var opSparseCOOTensor = op{name: "aten::sparse_coo_tensor", overload: "indices_size", goName: "SparseCOOTensor", inPlace: false, args: []argSpec{{"indices", kindTensor, keyNone, false}, {"values", kindTensor, keyNone, false}, {"size", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}, {"is_coalesced", kindBool, keyNone, true}}}
-
-// SparseCOOTensor makes a sparse COO tensor of the given size. Indices (n, nnz) are int64: a column has the
-// coordinates of a value in the first n dimensions. Values (nnz, *) has the sizes of the other, dense
-// dimensions. Values with the same coordinates are added by Coalesce. PyTorch: torch.sparse_coo_tensor.
-//
-// Options: DType, Device, PinMemory.
-//
-//	aten::sparse_coo_tensor.indices_size(Tensor indices, Tensor values, int[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, bool? is_coalesced=None) -> Tensor
-func SparseCOOTensor(indices *Tensor, values *Tensor, size []int, opts ...Option) *Tensor {
-	var c call
-	c.begin(&opSparseCOOTensor)
-	c.options(opts)
-	c.tensor(0, indices)
-	c.tensor(1, values)
-	c.ints(2, size)
-	c.option(3, opts, nil)
-	c.skip()
-	c.option(5, opts, nil)
-	c.option(6, opts, nil)
-	return c.one()
-}
-
 var opToSparse = op{name: "aten::to_sparse", overload: "", goName: "ToSparse", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"layout", kindLayout, keyLayout, true}, {"blocksize", kindInts2, keyBlocksize, true}, {"dense_dim", kindInt, keyDenseDim, true}}}
 
 // ToSparse returns a sparse copy of x: COO, or in the given Layout, and x itself if it has that layout.

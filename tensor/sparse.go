@@ -1,5 +1,38 @@
 package tensor
 
+// SparseCOOTensor makes a sparse COO tensor of the given size. A column of indices (n, nnz) has the coordinates of a value
+// in the first n dimensions. Values (nnz, *) has the sizes of the other, dense dimensions. Values with the same
+// coordinates are added by Coalesce. Gradients reach values. Options: DType, to which values are converted; Device, to
+// which indices and values are copied; PinMemory. PyTorch: torch.sparse_coo_tensor.
+func SparseCOOTensor(indices, values *Tensor, size []int, opts ...Option) *Tensor {
+	const op = "SparseCOOTensor"
+	var pin any = Default
+	ofIndices, ofValues := []Option{Int64}, []Option{}
+	for _, o := range opts { // libtorch's operator does not convert
+		switch o := o.(type) {
+		case DType:
+			ofValues = append(ofValues, o)
+		case Device:
+			ofIndices, ofValues = append(ofIndices, o), append(ofValues, o)
+		default:
+			k, ok := o.(kwarg)
+			if !ok || k.key != keyPinMemory {
+				return failed(refused(op, ErrArgument, "accepts DType, Device and PinMemory, got %s", optionName(o)))
+			}
+			pin = k.val
+		}
+	}
+	if indices.Err() == nil {
+		indices = indices.To(ofIndices...)
+		defer indices.Release()
+	}
+	if values.Err() == nil {
+		values = values.To(ofValues...)
+		defer values.Release()
+	}
+	return callTensor("aten::sparse_coo_tensor.indices_size", indices, values, size, Default, Default, Default, pin, Default)
+}
+
 // SparseCSRTensor makes a tensor (*, rows, columns) in compressed rows: crowIndices (*, rows+1) has the positions at
 // which the values of each row begin, colIndices (*, nnz) their columns. Both are int32 or int64. Gradients reach
 // values. Option: DType; the default is that of values. PyTorch: torch.sparse_csr_tensor.

@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"errors"
+	"strings"
 	"testing"
 )
 
@@ -39,6 +40,37 @@ func TestCompressed(t *testing.T) {
 			if y.Err() == nil {
 				t.Errorf("%s: no error", what)
 			}
+		}
+	})
+}
+
+// TestSparseCOOTensor tests that indices and values are converted as in torch.sparse_coo_tensor.
+func TestSparseCOOTensor(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		indices, values, size := FromSlice([]int32{0, 1, 2, 0}, []int{2, 2}), FromSlice([]float32{1.5, -2}, nil).RequiresGrad_(), []int{2, 3}
+		x := SparseCOOTensor(indices, values, size, Float64)
+		if x.DType() != Float64 || x.Indices().DType() != Int64 || x.Layout() != SparseCOO {
+			t.Errorf("dtypes %v and %v, layout %v", x.DType(), x.Indices().DType(), x.Layout())
+		}
+		if err := x.ToDense().Mul(3).Sum().Backward(); err != nil {
+			t.Error(err)
+		}
+		wantValues(t, "dense", x.ToDense(), 0, 0, 1.5, -2, 0, 0)
+		wantValues(t, "the gradient of the values", values.Grad(), 3, 3)
+		if y := SparseCOOTensor(indices, values, size, Meta, PinMemory(false)); y.Err() != nil || y.Device() != Meta {
+			t.Errorf("on %v (%v)", y.Device(), y.Err())
+		}
+		gone := Ones([]int{2})
+		gone.Release()
+		for what, y := range map[string]*Tensor{"nil": SparseCOOTensor(nil, nil, size), "released": SparseCOOTensor(indices, gone, size),
+			"an option": SparseCOOTensor(indices, values, size, Strided), "no option": SparseCOOTensor(indices, values, size, nil)} {
+			if err := y.Err(); err == nil || !strings.Contains(err.Error(), "SparseCOOTensor") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if indices.Err() != nil || values.Err() != nil {
+			t.Errorf("the operands are released: %v, %v", indices.Err(), values.Err())
 		}
 	})
 }

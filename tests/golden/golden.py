@@ -882,9 +882,6 @@ def sparse(*shape, d=f32):
     return f(*shape, d=d) * b(*shape).to(d)
 
 
-start("SparseCOOTensor")
-c("SparseCOOTensor", t([[0, 1, 1], [2, 0, 2]], i64), f(3), [2, 3]), c("SparseCOOTensor", t([[1, 1]], i64), f(2, 2, d=f64), [3, 2], _n="a dense dimension, twice")
-c("SparseCOOTensor", t([[0], [1]], i64), f(1), [2, 2], dtype=f64, _n="dtype"), c("SparseCOOTensor", torch.zeros(2, 0, dtype=i64), f(0), [2, 2], _n="empty")
 for op in "ToSparse ToSparseCSR ToSparseCSC".split():
     start(op)
     c(op, sparse(3, 4)), c(op, sparse(2, 2, d=f64), _n="float64"), c(op, f(2, 3, 2), dense_dim=1, _n="dense_dim"), c(op, i(2, 2, lo=0, hi=2), _n="int64")
