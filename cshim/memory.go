@@ -193,7 +193,8 @@ func (p *Pressure) Waiters() []Waiters { return p.waiters[:p.count] }
 func PressureAttach() bool { return C.lsc_pressure_attach() != 0 }
 
 // PressureNext ends the round in p, if there is one, and blocks this thread until another round is requested
-// (1), the time is over (0), or ls_pressure_stop was called (-1).
+// (1), the time is over (0), or ls_pressure_stop was called (-1). If the time is less than a millisecond, it returns 0 at
+// once.
 func PressureNext(p *Pressure, timeout time.Duration) int {
 	return int(C.pressure_next((*C.ls_pressure)(unsafe.Pointer(p)), C.int64_t(timeout.Milliseconds())))
 }

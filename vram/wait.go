@@ -40,7 +40,7 @@ func start() {
 	replanAll()
 }
 
-// idlePeriod is the time between two ticks of the pacer, in which it frees, while no allocation waits.
+// idlePeriod is the time between two ticks of the pacer, in which it frees what is not used. Rounds do not delay them.
 const idlePeriod = 2 * time.Second
 
 // attached is closed when libtorch has been loaded and allocations can wait for the pacer.
@@ -57,11 +57,13 @@ func pace() {
 	keep := newKeepalive()
 	timers.Store(keep)
 	waits := counts.waits.Load()
+	tick := time.Now().Add(idlePeriod)
 	for {
-		switch cshim.PressureNext(&p, idlePeriod) {
+		switch cshim.PressureNext(&p, time.Until(tick)) {
 		case -1:
 			return
 		case 0:
+			tick = time.Now().Add(idlePeriod)
 			now := counts.waits.Load()
 			keep.setShort(now != waits)
 			waits = now

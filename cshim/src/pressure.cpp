@@ -554,7 +554,7 @@ int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) noexcept {
     auto &p = Pressure::get();
     ls::sweeping = true;
     std::unique_lock<std::mutex> lock(p.mutex);
-    auto due = [&] { return p.stop || p.asked > p.started; };
+    auto due = [&] { return p.stop || (timeout_ms > 0 && p.asked > p.started); };
     // A day at most: its nanoseconds fit into 64 bits.
     timeout_ms = std::clamp<int64_t>(timeout_ms, 0, 24 * 3600 * 1000);
     if (!p.wanted.wait_for(lock, std::chrono::milliseconds(timeout_ms), due)) {

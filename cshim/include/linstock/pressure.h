@@ -50,8 +50,9 @@ typedef struct ls_pressure {
 } ls_pressure;
 /* Allocations wait from ls_pressure_attach (0: a pacer is attached already) to ls_pressure_stop. ls_pressure_wait
  * blocks the calling thread until a round is requested (1), the time is over (0) or ls_pressure_stop was called
- * (-1); it also does ls_sweeping_set(1) for the thread. ls_pressure_done ends the round with the verdicts in it,
- * after the caller's frees; NULL ends no round. */
+ * (-1); it also does ls_sweeping_set(1) for the thread. When the time is over, it returns unused memory to the
+ * system; with a timeout of 0 or less also while a round is requested, which the next call begins.
+ * ls_pressure_done ends the round with the verdicts in it, after the caller's frees; NULL ends no round. */
 LS_API int32_t ls_pressure_attach(void) LS_NOEXCEPT;
 LS_API void ls_pressure_stop(void) LS_NOEXCEPT;
 LS_API int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) LS_NOEXCEPT;
