@@ -872,7 +872,7 @@ func TestUnusedResults(t *testing.T) {
 // has saved it, and another result is a view of it: each is a copy, as in PyTorch.
 func TestResultsChangedInPlace(t *testing.T) {
 	leak.Check(t)
-	newNet := func() *nn.Sequential { return filled(nn.NewSequential(nn.NewLinear(3, 4, f64), nn.NewSigmoid()), 0) }
+	newNet := func() *nn.Sequential { return filled(nn.NewSequential(nn.NewLinear(3, 4, f64), &nn.Sigmoid{}), 0) }
 	ranks(t, 2, func(g *dist.Group) error {
 		m, whole := newNet(), newNet()
 		ddp, err := dist.NewDDP(ctx, g, m, dist.FindUnusedParameters())

@@ -6,30 +6,30 @@ package tensor
 // which indices and values are copied; PinMemory. PyTorch: torch.sparse_coo_tensor.
 func SparseCOOTensor(indices, values *Tensor, size []int, opts ...Option) *Tensor {
 	const op = "SparseCOOTensor"
-	var pin any = Default
-	ofIndices, ofValues := []Option{Int64}, []Option{}
-	for _, o := range opts { // libtorch's operator does not convert
-		switch o := o.(type) {
-		case DType:
-			ofValues = append(ofValues, o)
-		case Device:
-			ofIndices, ofValues = append(ofIndices, o), append(ofValues, o)
-		default:
-			k, ok := o.(kwarg)
-			if !ok || k.key != keyPinMemory {
-				return failed(refused(op, ErrArgument, "accepts DType, Device and PinMemory, got %s", optionName(o)))
-			}
-			pin = k.val
+	for _, t := range []*Tensor{indices, values} {
+		if t.Err() != nil {
+			return passOn(op, t)
 		}
 	}
-	if indices.Err() == nil {
-		indices = indices.To(ofIndices...)
-		defer indices.Release()
+	dtype, ofIndices, ofValues := values.DType(), indices.Device(), values.Device()
+	pin := false
+	for _, o := range opts {
+		switch o := o.(type) {
+		case DType:
+			dtype = o
+		case Device:
+			ofIndices, ofValues = o, o
+		default:
+			k, _ := o.(kwarg)
+			on, ok := k.val.(bool)
+			if k.key != keyPinMemory || !ok {
+				return failed(refused(op, ErrArgument, "accepts DType, Device and PinMemory, got %s", optionName(o)))
+			}
+			pin = on
+		}
 	}
-	if values.Err() == nil {
-		values = values.To(ofValues...)
-		defer values.Release()
-	}
+	indices, values = indices.To(Int64, ofIndices), values.To(dtype, ofValues) // libtorch's operator does not convert
+	defer func() { indices.Release(); values.Release() }()
 	return callTensor("aten::sparse_coo_tensor.indices_size", indices, values, size, Default, Default, Default, pin, Default)
 }
 

@@ -50,8 +50,8 @@ func TestSparseCOOTensor(t *testing.T) {
 	scoped(t, func() {
 		indices, values, size := FromSlice([]int32{0, 1, 2, 0}, []int{2, 2}), FromSlice([]float32{1.5, -2}, nil).RequiresGrad_(), []int{2, 3}
 		x := SparseCOOTensor(indices, values, size, Float64)
-		if x.DType() != Float64 || x.Indices().DType() != Int64 || x.Layout() != SparseCOO {
-			t.Errorf("dtypes %v and %v, layout %v", x.DType(), x.Indices().DType(), x.Layout())
+		if x.DType() != Float64 || x.Coalesce().Indices().DType() != Int64 || x.Layout() != SparseCOO {
+			t.Errorf("dtypes %v and %v, layout %v", x.DType(), x.Coalesce().Indices().DType(), x.Layout())
 		}
 		if err := x.ToDense().Mul(3).Sum().Backward(); err != nil {
 			t.Error(err)

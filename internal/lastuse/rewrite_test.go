@@ -202,6 +202,7 @@ var exceptions = map[string]string{
 	"nn.ConvertToFloat8Training":               "the filter gets a layer, which it must not keep",
 	"(*nn.Float8Linear).Forward":               "tensor.CallUnchecked holds operands until it returns new handles",
 	"(*nn.Int8Linear).Forward":                 "tensor.CallUnchecked holds operands until it returns new handles",
+	"tensor.SparseCOOTensor":                   "it reads a bool in an option",
 	"(*nn.KVCache).Update":                     "it copies the operands, and tensor.TidyAll returns new views of its buffers",
 	"(*nn.Lazy[M]).Forward":                    "its module is a Layer, whose Forward has the contract",
 	"(*nn.LoRALinear).Forward":                 "a Linear, also in 8 bits, borrows its operand and returns a new handle",
