@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"unsafe"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -12,8 +13,8 @@ import (
 )
 
 // FromSlice makes a tensor from a copy of data, in row-major order. A nil shape means one dimension of
-// len(data). The dtype is that of T and the device is the CPU, unless there is a DType or Device option.
-// PyTorch: torch.tensor.
+// len(data). The dtype is that of T and the device is the CPU, unless there is a DType or Device option. Elements are
+// converted as by To, which wraps integers and drops fractions. PyTorch: torch.tensor, of an array.
 func FromSlice[T Element](data []T, shape []int, opts ...Option) *Tensor {
 	if err := cshim.Load(); err != nil {
 		return &Tensor{fail: &failure{err: err}}
@@ -62,8 +63,32 @@ func FromScalar(value any, opts ...Option) *Tensor {
 		// Before the caller's options: if an option is given twice, the last one counts.
 		opts = append([]Option{d}, opts...)
 	}
-	if first.Tag == cshim.TagFloat && beyondFloat32(first) || n == 2 && (beyondFloat32(first) || beyondFloat32(second)) {
-		value = narrowed(value, first, second, n, opts)
+	to, on := DefaultDType(), CPU
+	for _, o := range opts {
+		switch o := o.(type) {
+		case DType:
+			to = o
+		case Device:
+			on = o
+		}
+	}
+	if to == Uint64 && first.Tag != cshim.TagUint && (first.Tag != cshim.TagInt || int64(first.Bits) < 0) && first.Tag != cshim.TagBool {
+		return failed(refused("FromScalar", ErrArgument, "%v is not a uint64", value)) // libtorch would convert it
+	}
+	switch {
+	case to == Complex32 && n > 0:
+		x := FromScalar(value, append(slices.Clone(opts), Complex64)...)
+		defer x.Release()
+		return x.To(Complex32)
+	case to.IsFloat() && to.Size() < Float32.Size() && on.Type != CPUType && first.Tag == cshim.TagFloat:
+		// Only the CPU's kernels convert numbers beyond the range of small dtypes.
+		x := ScalarTensor(value, to)
+		defer x.Release()
+		if rounded, err := x.Item(); err == nil {
+			value = rounded
+		}
+	case n == 2 && (beyondFloat32(first) || beyondFloat32(second)), first.Tag == cshim.TagFloat && beyondFloat32(first):
+		value = narrowed(value, first, second, n, to)
 	}
 	return ScalarTensor(value, opts...)
 }
@@ -74,13 +99,7 @@ func beyondFloat32(v cshim.Value) bool {
 
 // narrowed returns a float or complex number as one of float32 or complex64 if it becomes a tensor of that dtype:
 // ScalarTensor refuses numbers that float32 cannot represent.
-func narrowed(value any, first, second cshim.Value, n int, opts []Option) any {
-	to := DefaultDType()
-	for _, o := range opts {
-		if d, is := o.(DType); is {
-			to = d
-		}
-	}
+func narrowed(value any, first, second cshim.Value, n int, to DType) any {
 	part := func(v cshim.Value) float32 { return float32(math.Float64frombits(v.Bits)) }
 	switch {
 	case n == 2 && to == Complex64:
