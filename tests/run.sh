@@ -4,9 +4,10 @@
 #
 #   tests/run.sh [TIER…]      without names: lint build go race cpp fakecuda install verify
 #
-# The slowest tiers run in `make verify` instead: cgocheck (strict checks of the pointers passed to C), sanitize
-# (AddressSanitizer and UBSan), thread (ThreadSanitizer), setup (an installation from nothing), and gpu (a tenth of the kit
-# for a machine with a GPU). Each can be named here.
+# The slowest tiers run in `make verify` instead: layers (the race detector on packages that start no goroutines),
+# cgocheck (strict checks of the pointers passed to C), sanitize (AddressSanitizer and UBSan), thread (ThreadSanitizer),
+# lastuse (builds with linstock go), setup (an installation from nothing), and gpu (a tenth of the kit for a machine with
+# a GPU). Each can be named here.
 #
 # libtorch and the shim must be set up (make does that). LINSTOCK_TORCH selects the libtorch.
 set -u -o pipefail
@@ -119,16 +120,26 @@ gotest() { # gotest LABEL ARGUMENTS…: runs go test, counts
   [ "${ok:-0}" -gt 0 ] && return $code
 }
 
-go_() { gotest go -timeout 20m $(go list ./... | grep -v /tests/install); }
+go_() { gotest go -timeout 20m $(go list ./... | grep -v '/tests/\(install\|lastuse\)$'); }
 
-# Without tests of a single goroutine, or of settings in a new process, that take long: go_ runs them. A name is
-# skipped in every package. TestHostile of package tensor makes fewer calls than there.
-race() {
+# linstock go, and a few of the programs of the row last-use. It compiles the standard library again.
+lastuse() { gotest lastuse -timeout 20m ./tests/lastuse; }
+
+race() { underrace race ./cshim ./tensor ./vram ./autograd ./data ./dist ./dist/dcp ./serve ./profiler ./examples/serve ./internal/sites; }
+
+# Packages that start no goroutines of their own.
+layers() { underrace layers ./nn ./optim ./distributions ./checkpoint; }
+
+# underrace LABEL PACKAGE…: without tests of a single goroutine, or of settings in a new process, that take long: go_ runs
+# them. A name is skipped in every package. TestHostile of package tensor makes fewer calls than there.
+underrace() {
+  local label=$1
+  shift
   local single='^(TestHostileValues|TestRemovedHooksLeaveNothing|TestStrides|TestGolden'
   single+='|TestFailingOperators|TestTorchModules|TestTenMillionLosses|TestAllocationIsBoundedByTheFile|TestHeadersOfEscapes'
   single+='|TestSavePyTorchWritesWhatLoadReads|TestSavePyTorchOfManyTensors|TestValuesOfAllSizes|TestUnusualValidFiles'
   single+='|TestSettingsFromOutside|TestRefusedOpenMPSettings|TestTooLittleAddressSpace)$'
-  LINSTOCK_HOSTILE_CALLS=100 gotest race -race -short -skip "$single" -timeout 20m ./cshim ./tensor ./vram ./autograd ./nn ./optim ./data ./distributions ./checkpoint ./dist ./dist/dcp ./serve ./profiler ./examples/serve ./internal/sites
+  LINSTOCK_HOSTILE_CALLS=100 gotest "$label" -race -short -skip "$single" -timeout 20m "$@"
 }
 
 # Strict checks of the pointers passed to C, overwriting of freed memory, and frequent collections.
