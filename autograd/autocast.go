@@ -22,10 +22,10 @@ import (
 // and a Function computes its gradients, in the regions of the forward pass.
 //
 // While gradients are recorded, each weight (a float32 leaf that requires gradients) is cast once in a region, and the
-// casts are freed when the outermost region ends. A weight is cast again after NoGrad, Inference or a step of an
-// optimizer may have changed it in the region, and where an allocation would fail otherwise. A cast keeps the weight
-// alive, so a region around many steps also keeps the steps' own leaves, such as inputs that require gradients. If
-// regions of several goroutines cast to different dtypes at the same time, only the first ones reuse casts.
+// casts are freed when the outermost region ends. A weight is cast again after NoGrad, Inference, a step of an optimizer
+// or a cuda.Graph's Replay may have changed it in the region, and where an allocation would fail otherwise. A cast keeps
+// the weight alive, so a region around many steps also keeps the steps' own leaves, such as inputs that require
+// gradients. If regions of several goroutines cast to different dtypes at the same time, only the first ones reuse casts.
 //
 // PyTorch: torch.autocast.
 func Autocast(device tensor.DeviceType, dtype tensor.DType, f func() *tensor.Tensor) *tensor.Tensor {

@@ -253,7 +253,7 @@ func (f graphedFunction) Forward(ctx *autograd.Context, inputs ...*tensor.Tensor
 	if err := g.x.Copy_(x).Err(); err != nil {
 		return nil, err
 	}
-	if err := g.forward.Replay(); err != nil {
+	if err := g.forward.replay(); err != nil {
 		return nil, err
 	}
 	return []*tensor.Tensor{g.y.Detach()}, nil
@@ -275,7 +275,7 @@ func (f graphedFunction) Backward(ctx *autograd.Context, grads ...*tensor.Tensor
 	if err := g.gy.Copy_(grads[0]).Err(); err != nil {
 		return nil, err
 	}
-	if err := g.backward.Replay(); err != nil {
+	if err := g.backward.replay(); err != nil {
 		return nil, err
 	}
 	out := make([]*tensor.Tensor, len(g.grads))

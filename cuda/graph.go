@@ -231,6 +231,15 @@ func (g *Graph) Device() tensor.Device {
 // used by other goroutines during Replay. The error is ErrClosed after Close, and tensor.ErrCapture inside Capture.
 // PyTorch: CUDAGraph.replay.
 func (g *Graph) Replay() error {
+	if err := g.replay(); err != nil {
+		return err
+	}
+	handle.ForgetCasts(true) // a captured step changes weights
+	return nil
+}
+
+// replay is Replay of a graph that changes no weights.
+func (g *Graph) replay() error {
 	const op = "Replay"
 	if g == nil {
 		return refuse.Nil(op, "a graph")

@@ -12,6 +12,7 @@ import (
 	"github.com/linstock-ml/linstock/cuda"
 	"github.com/linstock-ml/linstock/distributions"
 	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
@@ -21,6 +22,7 @@ func init() {
 		"dropped": dropped, "casts": casts, "stale": stale, "drawn": drawn, "unmapped": unmapped,
 		"waits": waits, "broken": broken, "alongside": alongside, "assigned": assigned,
 		"seeds": seeds, "exclusive": exclusive, "workspaces": workspaces, "emptied": emptied, "densities": densities,
+		"recast": recast,
 	} {
 		scenarios[name] = f
 	}
@@ -28,6 +30,7 @@ func init() {
 
 func TestDroppedGraph(t *testing.T)             { run(t, "dropped", 1, 1<<30) }
 func TestGraphCastsByItself(t *testing.T)       { run(t, "casts", 1, 1<<30) }
+func TestCastsAfterReplay(t *testing.T)         { run(t, "recast", 1, 1<<30) }
 func TestCaptureAfterEagerStep(t *testing.T)    { run(t, "stale", 1, 1<<30) }
 func TestRandomNumbersOfTwoGraphs(t *testing.T) { run(t, "drawn", 1, 1<<30) }
 func TestCaptureRefusesWaits(t *testing.T)      { run(t, "waits", 1, 1<<30) }
@@ -167,6 +170,69 @@ func casts(c *Control) error {
 		}
 		if n, err := graphed(lin); err != nil || n != want {
 			return fmt.Errorf("a layer captured in a region launches %d kernels, want %d; %w", n, want, err)
+		}
+		return nil
+	})
+}
+
+// recast: in an autocast region, a replay of a captured step makes the next eager pass cast the weights again; one of a
+// graphed layer, which changes no weights, does not.
+func recast(c *Control) error {
+	d := tensor.CUDA(0)
+	lin, other := nn.NewLinear(64, 64, nn.Device(d)), nn.NewLinear(64, 64, nn.Device(d))
+	defer nn.Release(lin)
+	defer nn.Release(other)
+	opt, err := optim.NewSGD(nn.Parameters(lin), 0.1)
+	if err != nil {
+		return err
+	}
+	defer opt.Release()
+	x := tensor.Ones([]int{8, 64}, d).Keep()
+	defer x.Release()
+	g, err := cuda.Capture(d, func() error {
+		defer opt.ZeroGrad()
+		if err := (castLayer{lin}).Forward(x).Sum().Backward(); err != nil {
+			return err
+		}
+		return opt.Step()
+	}, cuda.Warmup(1))
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	made, err := cuda.MakeGraphedCallables([]nn.Layer{other}, []*tensor.Tensor{x})
+	if err != nil {
+		return err
+	}
+	defer made[0].Close()
+	launches := func() (int64, error) {
+		before := c.Launches(0)
+		err := tensor.WithScope(func() error { return lin.Forward(x).Err() })
+		return c.Launches(0) - before, err
+	}
+	return autograd.WithAutocast(tensor.CUDAType, tensor.BFloat16, func() error {
+		casting, err := launches()
+		if err != nil {
+			return err
+		}
+		kept, err := launches()
+		if err != nil || kept >= casting {
+			return fmt.Errorf("a pass launches %d kernels, and one with casts that are kept %d; %w", casting, kept, err)
+		}
+		graphed := func() error {
+			return tensor.WithScope(func() error { return made[0].Forward(x).Sum().Backward() })
+		}
+		for _, e := range []struct {
+			after  string
+			replay func() error
+			want   int64
+		}{{"both passes of a graphed layer", graphed, kept}, {"a replay", g.Replay, casting}, {"nothing", func() error { return nil }, kept}} {
+			if err := e.replay(); err != nil {
+				return err
+			}
+			if n, err := launches(); err != nil || n != e.want {
+				return fmt.Errorf("after %s a pass launches %d kernels, want %d; %w", e.after, n, e.want, err)
+			}
 		}
 		return nil
 	})
