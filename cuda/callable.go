@@ -12,19 +12,27 @@ import (
 )
 
 // A GraphedCallable is a layer whose forward and backward passes are graphs. It is made by MakeGraphedCallables and freed
-// by Close. It can stand in a module in the layer's place. One goroutine at a time computes with it.
+// by Close. It can stand in a module in the layer's place. One goroutine at a time computes with it. A copy, such as one of
+// nn.Clone or nn.NewAveragedModel, has no graphs: its Forward calls its own Layer, and its Close does nothing.
 type GraphedCallable struct {
 	// Layer is the layer that was captured, with the parameters.
 	Layer nn.Layer `nn:"."`
 
+	*passes `nn:"-"`
+}
+
+// passes are the graphs of a GraphedCallable, to which its copies refer, too.
+type passes struct {
+	owner *GraphedCallable
+
 	mu                sync.Mutex
-	params            []*tensor.Tensor `nn:"-"`
-	modes             []capturedMode   `nn:"-"`
-	forward, backward *Graph           `nn:"-"`
+	params            []*tensor.Tensor
+	modes             []capturedMode
+	forward, backward *Graph
 
 	// Memory of the graphs: the input and the gradient of the output, which are copied to, and what they compute.
-	x, y, gy *tensor.Tensor   `nn:"-"`
-	grads    []*tensor.Tensor `nn:"-"` // of x and the parameters; nil for those that need none
+	x, y, gy *tensor.Tensor
+	grads    []*tensor.Tensor // of x and the parameters; nil for those that need none
 }
 
 // capturedMode is a module's mode when it was captured.
@@ -76,7 +84,8 @@ func MakeGraphedCallables(layers []nn.Layer, samples []*tensor.Tensor, opts ...C
 	}
 	made := make([]*GraphedCallable, len(layers))
 	for i, l := range layers {
-		made[i] = &GraphedCallable{Layer: l}
+		made[i] = &GraphedCallable{Layer: l, passes: &passes{}}
+		made[i].owner = made[i]
 	}
 	if err := makeAll(op, d, c, made, samples); err != nil {
 		for _, g := range made {
@@ -204,13 +213,16 @@ func (g *GraphedCallable) otherMode() bool {
 }
 
 // Forward copies x to the graph's input, replays the forward pass, and returns its output. While a module of the layer is
-// in another mode than at the capture, it returns Layer.Forward(x).
+// in another mode than at the capture, and in a copy of the GraphedCallable, it returns Layer.Forward(x).
 func (g *GraphedCallable) Forward(x *tensor.Tensor) *tensor.Tensor {
 	const op = "Forward"
 	if g == nil {
 		return tensor.Failed(refuse.Nil(op, "a graphed callable"))
 	}
-	if g.otherMode() {
+	if g.passes == nil {
+		return tensor.Failed(refuse.Error(op, tensor.ErrArgument, "the graphed callable was not made by MakeGraphedCallables"))
+	}
+	if g.owner != g || g.otherMode() {
 		return g.Layer.Forward(x)
 	}
 	out, err := autograd.Apply(graphedFunction{g}, append([]*tensor.Tensor{x}, g.params...)...)
@@ -222,7 +234,7 @@ func (g *GraphedCallable) Forward(x *tensor.Tensor) *tensor.Tensor {
 
 // Close frees the graphs and their memory. The layer and its parameters stay. Later calls of Forward return ErrClosed.
 func (g *GraphedCallable) Close() error {
-	if g == nil {
+	if g == nil || g.passes == nil || g.owner != g {
 		return nil
 	}
 	g.mu.Lock()

@@ -101,4 +101,22 @@ func TestEvent(t *testing.T) {
 	}
 }
 
+// TestGraphedCallable tests a nil GraphedCallable and one that MakeGraphedCallables did not make.
+func TestGraphedCallable(t *testing.T) {
+	leak.Check(t)
+	x := tensor.Ones([]int{2})
+	defer x.Release()
+	var none *cuda.GraphedCallable
+	unmade := &cuda.GraphedCallable{Layer: &nn.Identity{}}
+	if err := none.Forward(x).Err(); !errors.Is(err, tensor.ErrNil) {
+		t.Errorf("Forward of nil: %v", err)
+	}
+	if err := unmade.Forward(x).Err(); !errors.Is(err, tensor.ErrArgument) {
+		t.Errorf("Forward of one that was not made: %v", err)
+	}
+	if err := errors.Join(none.Close(), unmade.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
 func second[T any](_ T, err error) error { return err }

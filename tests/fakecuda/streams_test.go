@@ -21,7 +21,7 @@ func init() {
 	for name, f := range map[string]func(*Control) error{
 		"currents": currents, "events": order, "reuse": reuse, "capture": captures, "refusals": refusals,
 		"beside": beside, "shared": shared, "hooked": hooked, "pool": pool, "graphed": graphed, "graphed-modes": graphedModes, "graphed-inputs": graphedInputs,
-		"freeing": freeing, "step": wholeStep, "steps": capturedSteps, "streams-lost": streamsLost,
+		"graphed-copies": graphedCopies, "freeing": freeing, "step": wholeStep, "steps": capturedSteps, "streams-lost": streamsLost,
 	} {
 		scenarios[name] = f
 	}
@@ -45,6 +45,9 @@ func TestGraphedCallablesModes(t *testing.T) {
 }
 func TestGraphedCallablesReturnInputs(t *testing.T) {
 	run(t, "graphed-inputs", 1, 1<<30)
+}
+func TestGraphedCallablesCopies(t *testing.T) {
+	run(t, "graphed-copies", 1, 1<<30)
 }
 func TestCapturedSteps(t *testing.T) { run(t, "steps", 1, 1<<30) }
 func TestGraphOfTrainingStep(t *testing.T) {
@@ -1011,6 +1014,57 @@ func graphedInputs(*Control) error {
 	}
 	if leaf.Grad() == nil {
 		return errors.New("the input has no gradient")
+	}
+	return nil
+}
+
+// graphedCopies: a copy of a graphed layer computes with its own weights, without the graphs, and does not close them.
+func graphedCopies(*Control) error {
+	d := tensor.CUDA(0)
+	layer := &counted{Inner: nn.NewLinear(8, 4, nn.Device(d))}
+	defer nn.Release(layer)
+	x := tensor.Randn([]int{4, 8}, d)
+	defer x.Release()
+	made, err := cuda.MakeGraphedCallables([]nn.Layer{layer}, []*tensor.Tensor{x})
+	if err != nil {
+		return err
+	}
+	defer made[0].Close()
+	average := nn.NewAveragedModel(nn.NewSequential(made[0]))
+	defer nn.Release(average)
+	if err := average.Err(); err != nil {
+		return err
+	}
+	clone := nn.Clone(made[0])
+	defer nn.Release(clone)
+	averaged := average.Module.Layers[0].(*cuda.GraphedCallable)
+	calls := func(g *cuda.GraphedCallable) (n int, err error) {
+		l := g.Layer.(*counted)
+		before := l.calls
+		err = tensor.WithScope(func() error { return g.Forward(x).Sum().Backward() })
+		return l.calls - before, err
+	}
+	for name, g := range map[string]*cuda.GraphedCallable{"Clone": clone, "NewAveragedModel": averaged} {
+		n, err := calls(g)
+		own, originals := nn.Parameters(g)[0].Grad(), nn.Parameters(layer)[0].Grad()
+		if err != nil || n != 1 || own == nil || originals != nil {
+			return fmt.Errorf("the copy of %s: %d calls of its layer, want 1, the gradients %v and %v; %w", name, n, own, originals, err)
+		}
+		if err := g.Close(); err != nil {
+			return err
+		}
+		if n, err = calls(made[0]); err != nil || n != 0 {
+			return fmt.Errorf("the original after Close of the copy of %s: %d calls of the layer, want 0; %w", name, n, err)
+		}
+		if err := nn.ZeroGrad(layer); err != nil {
+			return err
+		}
+	}
+	if err := made[0].Close(); err != nil {
+		return err
+	}
+	if n, err := calls(clone); err != nil || n != 1 {
+		return fmt.Errorf("a copy after Close of the original: %d calls of its layer, want 1; %w", n, err)
 	}
 	return nil
 }
