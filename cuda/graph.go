@@ -144,7 +144,7 @@ func clean(op string) error {
 
 // prepare runs f for its warm-up. It does so on a stream that is never captured, as in PyTorch's examples: what the
 // captured stream has used must not be freed by other goroutines, such as those that sweep, during the capture.
-func (c *capture) prepare(d tensor.Device, f func() error) error {
+func (c *capture) prepare(d tensor.Device, f func() error) (err error) {
 	if c.warmup == 0 {
 		return nil
 	}
@@ -155,7 +155,11 @@ func (c *capture) prepare(d tensor.Device, f func() error) error {
 	if err := c.warm.WaitStream(current); err != nil {
 		return err
 	}
-	err = WithStream(c.warm, func() error {
+	defer func() { // also if f panics or ends the goroutine
+		cshim.ClearCasts(true) // as in clean: eager steps run on another stream
+		err = errors.Join(err, current.WaitStream(c.warm))
+	}()
+	return WithStream(c.warm, func() error {
 		for range c.warmup {
 			if err := tensor.WithScope(f); err != nil {
 				return err
@@ -163,8 +167,6 @@ func (c *capture) prepare(d tensor.Device, f func() error) error {
 		}
 		return nil
 	})
-	cshim.ClearCasts(true) // as in clean: eager steps run on another stream
-	return errors.Join(err, current.WaitStream(c.warm))
 }
 
 // record captures f.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -22,7 +23,7 @@ func init() {
 		"dropped": dropped, "casts": casts, "stale": stale, "drawn": drawn, "unmapped": unmapped,
 		"waits": waits, "broken": broken, "alongside": alongside, "assigned": assigned,
 		"seeds": seeds, "exclusive": exclusive, "workspaces": workspaces, "emptied": emptied, "densities": densities,
-		"recast": recast,
+		"recast": recast, "interrupted": interrupted,
 	} {
 		scenarios[name] = f
 	}
@@ -31,6 +32,7 @@ func init() {
 func TestDroppedGraph(t *testing.T)             { run(t, "dropped", 1, 1<<30) }
 func TestGraphCastsByItself(t *testing.T)       { run(t, "casts", 1, 1<<30) }
 func TestCastsAfterReplay(t *testing.T)         { run(t, "recast", 1, 1<<30) }
+func TestInterruptedWarmup(t *testing.T)        { run(t, "interrupted", 1, 1<<30) }
 func TestCaptureAfterEagerStep(t *testing.T)    { run(t, "stale", 1, 1<<30) }
 func TestRandomNumbersOfTwoGraphs(t *testing.T) { run(t, "drawn", 1, 1<<30) }
 func TestCaptureRefusesWaits(t *testing.T)      { run(t, "waits", 1, 1<<30) }
@@ -233,6 +235,62 @@ func recast(c *Control) error {
 			if n, err := launches(); err != nil || n != e.want {
 				return fmt.Errorf("after %s a pass launches %d kernels, want %d; %w", e.after, n, e.want, err)
 			}
+		}
+		return nil
+	})
+}
+
+// interrupted: the current stream waits for a warm-up that panics or ends its goroutine, and eager passes do not use its
+// casts.
+func interrupted(c *Control) error {
+	d := tensor.CUDA(0)
+	lin := nn.NewLinear(64, 64, nn.Device(d))
+	defer nn.Release(lin)
+	x := tensor.Ones([]int{8, 64}, d).Keep()
+	defer x.Release()
+	zero, err := cuda.DefaultStream(d)
+	if err != nil {
+		return err
+	}
+	forward := func() error { return tensor.WithScope(func() error { return lin.Forward(x).Add(1).Err() }) }
+	panics := func() { panic("of f") }
+	capture := func(end func()) {
+		defer func() { _ = recover() }()
+		_, _ = cuda.Capture(d, func() error {
+			defer end()
+			return forward()
+		}, cuda.Warmup(1))
+	}
+	for name, end := range map[string]func(){"a panic": panics, "Goexit": runtime.Goexit} {
+		if err := tensor.Synchronize(d); err != nil {
+			return err
+		}
+		c.SetTimes(10*time.Millisecond, 0)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			capture(end)
+		}()
+		<-ended
+		done, err := zero.Query()
+		c.SetTimes(0, 0)
+		if err != nil || done {
+			return fmt.Errorf("after %s the current stream, which is to wait for the warm-up, is done: %v; %w", name, done, err)
+		}
+	}
+	launches := func() (int64, error) {
+		before := c.Launches(0)
+		err := forward()
+		return c.Launches(0) - before, err
+	}
+	return autograd.WithAutocast(tensor.CUDAType, tensor.BFloat16, func() error {
+		want, err := launches()
+		if err != nil {
+			return err
+		}
+		capture(panics)
+		if n, err := launches(); err != nil || n != want {
+			return fmt.Errorf("after a panic a pass launches %d kernels, want %d; %w", n, want, err)
 		}
 		return nil
 	})
