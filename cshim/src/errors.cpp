@@ -13,6 +13,7 @@
 #include "device.h"
 #include "memory.h"
 #include "saved.h"
+#include "stream.h"
 
 namespace ls {
 namespace {
@@ -174,7 +175,10 @@ ls_error *current_error() noexcept {
     return make(LS_ERR_NOT_IMPLEMENTED, text.substr(0, text.find(" This could be because")));
   } catch (const c10::Error &e) {
     const char *text = e.what_without_backtrace();
-    if (has(text, {"during cuda graph capture", "outside graph capture"})) return make(LS_ERR_CAPTURE, text);
+    if (has(text, {"during cuda graph capture", "outside graph capture"})) {
+      note_refusal();  // by libtorch: CUDA does not know of it
+      return make(LS_ERR_CAPTURE, text);
+    }
     if (of_cuda(text)) return of_device(text, 0, code_of(e));
     return make(code_of(e), text);
   } catch (const ArgumentError &e) {

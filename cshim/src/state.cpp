@@ -494,7 +494,7 @@ ls_error *ls_device_synchronize(int32_t device) noexcept {
   return ls::run_void([&] {
     auto d = ls::device_of(device);
     if (d.is_cpu()) return;
-    ls::refuse_in_capture("a wait for the device");
+    ls::refuse_in_capture("a wait for a device");
     ls::refuse_while_captured(d);
     at::accelerator::synchronizeDevice(d.index());
   });

@@ -32,7 +32,7 @@ struct OwnedGraph {
   std::thread::id thread;  // that captures it
   int64_t stream;          // that is captured
   std::unique_ptr<Graph> graph;
-  std::atomic<bool> refused{false};     // a call that cannot be captured, by refuse_in_capture
+  std::atomic<bool> refused{false};     // a call that cannot be captured, by note_refusal
   std::optional<CastCachePause> casts;  // while it is captured, on the thread that captures
 };
 std::atomic<uint64_t> graphs{0};
@@ -228,20 +228,6 @@ OwnedGraph &graph_of(ls_graph g) {
   return *owned;
 }
 
-// Notes that the capture in which the calling thread takes part lacks a call.
-void note_refusal() {
-  auto &w = waiting();
-  for (int slot = kCpuSlot + 1; slot < kMaxSlots; slot++) {
-    {
-      std::lock_guard<std::mutex> lock(w.mutex);
-      if (w.on[slot] == nullptr) continue;
-    }
-    uint64_t number = own_capture(device_at(slot));
-    std::lock_guard<std::mutex> lock(w.mutex);
-    if (auto *g = w.on[slot]; g != nullptr && g->number == number) g->refused = true;
-  }
-}
-
 // Frees libtorch's graph, but not that of a lost device, which would call CUDA.
 void free_graph(OwnedGraph &g) noexcept {
   if (is_lost(g.slot)) (void)g.graph.release();
@@ -286,6 +272,22 @@ void StreamMode::undo() const {
   guard.exchangeStream(stream);
   // Without a context on a device that has none.
   if (guard.getDevice() != device) guard.uncheckedSetDevice(device);
+}
+
+void note_refusal() noexcept {
+  try {
+    auto &w = waiting();
+    for (int slot = kCpuSlot + 1; slot < kMaxSlots; slot++) {
+      {
+        std::lock_guard<std::mutex> lock(w.mutex);
+        if (w.on[slot] == nullptr) continue;
+      }
+      uint64_t number = own_capture(device_at(slot));
+      std::lock_guard<std::mutex> lock(w.mutex);
+      if (auto *g = w.on[slot]; g != nullptr && g->number == number) g->refused = true;
+    }
+  } catch (...) {  // CUDA cannot say whether the thread takes part
+  }
 }
 
 void refuse_in_capture(const char *what) {

@@ -28,6 +28,9 @@ uint64_t capture_on(c10::Device d);
 
 // Reports whether to wait for the device ends no capture: neither one on it, nor one of the calling thread.
 bool may_wait_for(int slot) noexcept;
+// Notes that the capture in which the calling thread takes part, if any, lacks a call: its end throws
+// CaptureError.
+void note_refusal() noexcept;
 // Throws CaptureError while a graph is captured on the device: to wait for the device would end the capture.
 void refuse_while_captured(c10::Device d);
 // Takes over the reference to a tensor until no graph is captured, if it is in pinned memory: libtorch records an
