@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"sync"
 	"weak"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -38,8 +39,13 @@ func init() {
 	reclaim.Weaken, reclaim.Collect, reclaim.Scoped = weaken, collect, scopedCount
 }
 
+// marking is locked while a sweep's collection marks, from weaken to collect. Reading a weak pointer during that time, or
+// holding a tensor for a moment, keeps an unreachable tensor alive. Code that reads the tensors of scopes and lists
+// therefore locks marking for reading: reports wait for it, find and add only try.
+var marking sync.RWMutex
+
 func weaken() {
-	registry.setPaused(true)
+	marking.Lock()
 	scopes.each(func(s *Scope) {
 		if s.weaken() {
 			sweeping = append(sweeping, s)
@@ -59,7 +65,7 @@ func scopedCount() (n int64) {
 }
 
 func collect() {
-	registry.setPaused(false)
+	marking.Unlock()
 	for i, s := range sweeping {
 		s.strengthen()
 		sweeping[i] = nil

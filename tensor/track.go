@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"weak"
@@ -67,12 +68,13 @@ func unscoped() int64 {
 	s := ReadStatistics()
 	n := s.TotalCount - s.LiveInScopes
 	tracker.mu.Lock()
-	defer tracker.mu.Unlock()
-	seen := map[*Tensor]bool{}
-	for _, list := range tracker.lists {
+	lists := slices.Collect(maps.Values(tracker.lists))
+	tracker.mu.Unlock()
+	seen := map[cshim.Handle]bool{}
+	for _, list := range lists {
 		list.each(func(t *Tensor) {
-			if !seen[t] && t.inScope() == nil && t.state.Load()&released == 0 {
-				seen[t] = true
+			if !seen[t.h] && t.inScope() == nil && t.state.Load()&released == 0 {
+				seen[t.h] = true
 				n--
 			}
 		})
@@ -95,9 +97,10 @@ func (l *weakList) add(ts []*Tensor) {
 			l.list = append(l.list, weak.Make(t))
 		}
 	}
-	if len(l.list) <= max(l.room, 64) {
+	if len(l.list) <= max(l.room, 64) || !marking.TryRLock() {
 		return
 	}
+	defer marking.RUnlock()
 	seen := make(map[weak.Pointer[Tensor]]bool, len(l.list))
 	kept := l.list[:0]
 	for _, w := range l.list {
@@ -110,7 +113,10 @@ func (l *weakList) add(ts []*Tensor) {
 	l.list, l.room = kept, 2*len(kept)
 }
 
+// each calls f with every tensor of the list. f must not keep it, and must not wait for memory or for a sweep.
 func (l *weakList) each(f func(*Tensor)) {
+	marking.RLock()
+	defer marking.RUnlock()
 	l.mu.Lock()
 	list := append([]weak.Pointer[Tensor]{}, l.list...)
 	l.mu.Unlock()
@@ -179,6 +185,8 @@ func gradients(yield func(reclaim.Storage)) {
 // inScopes yields the storages of tensors in open scopes: if recorded, of those that have a grad_fn, and otherwise of
 // the others.
 func inScopes(recorded bool, yield func(reclaim.Storage)) {
+	marking.RLock()
+	defer marking.RUnlock()
 	scopes.each(func(s *Scope) {
 		s.mu.Lock()
 		ts := append([]*Tensor{}, s.entries...)

@@ -84,9 +84,8 @@ type unscopedList struct {
 	shards [16]shard
 	armed  atomic.Bool // the next collection calls collected
 
-	mu     sync.Mutex // held while the list is searched
-	cycle  uint64     // number of collections that had ended at the last search
-	paused bool       // a sweep's collection is marking
+	mu    sync.Mutex // held while the list is searched
+	cycle uint64     // number of collections that had ended at the last search
 }
 
 type shard struct {
@@ -131,22 +130,16 @@ func (s *shard) removeAt(i int) {
 	s.list = s.list[:last]
 }
 
-// setPaused makes find do nothing while a sweep's collection marks: another collection has just ended, and reading a weak
-// pointer would keep its tensor alive through this one.
-func (r *unscopedList) setPaused(on bool) {
-	r.mu.Lock()
-	r.paused = on
-	r.mu.Unlock()
-}
-
 // find moves tensors that collections have found unreachable since the last call to the queue of pending frees. If
-// another goroutine is doing so, it waits for it.
+// another goroutine is doing so, it waits for it. While a sweep's collection marks it does nothing: another collection has
+// just ended, and find would keep tensors alive through this one.
 func (r *unscopedList) find() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.paused {
+	if !marking.TryRLock() {
 		return
 	}
+	defer marking.RUnlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	ended := [1]metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
 	metrics.Read(ended[:])
 	// Reading a weak pointer keeps its object alive during a collection. Search only once for each collection that has

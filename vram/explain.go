@@ -47,8 +47,8 @@ type Explanation struct {
 }
 
 // Explain returns the memory of a device by category. It visits every tensor in a scope or a category, so it is for reports,
-// not for each step. It costs nothing unless it is called. A gradient that another goroutine reads or
-// writes at that moment is among the activations.
+// not for each step. It costs nothing unless it is called. It waits while the Go collector runs in a sweep. A gradient that
+// another goroutine reads or writes at that moment is among the activations.
 func Explain(d Device) (Explanation, error) {
 	w, err := loaded(d)
 	if err != nil {

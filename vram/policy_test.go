@@ -983,6 +983,104 @@ func TestCollectionsBesideSweeps(t *testing.T) {
 	ok(t, vram.Collect())
 }
 
+// Explain and Track of another goroutine do not make a sweep keep tensors.
+func TestReportsBesideSweeps(t *testing.T) {
+	leak.Check(t)
+	usePolicy(t, vram.Off{})
+	one := tensor.Ones([]int{1})
+	defer one.Release()
+	all := slices.Repeat([]*tensor.Tensor{one}, 200)
+	report := func() error { _, err := vram.Explain(vram.CPU); return err }
+	const name = "a test's"
+	for what, c := range map[string]struct {
+		scoped bool
+		beside func() error
+	}{
+		"Explain, a scope":    {true, report},
+		"Explain, a category": {false, report},
+		"Track":               {false, func() error { tensor.Track(name, all...); return nil }},
+	} {
+		limit(t, 20*mib)
+		var stop atomic.Bool
+		var other sync.WaitGroup
+		other.Go(func() {
+			for !stop.Load() {
+				if err := c.beside(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		loop := func() error {
+			for i := range 1000 {
+				x := tensor.Empty([]int{mib / 4})
+				if x.Err() != nil {
+					return fmt.Errorf("allocation %d: %w", i, x.Err())
+				}
+				if !c.scoped {
+					tensor.Track(name, x)
+				}
+			}
+			return nil
+		}
+		var err error
+		if c.scoped {
+			err = tensor.WithScope(loop)
+		} else {
+			err = loop()
+		}
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		stop.Store(true)
+		other.Wait()
+	}
+	ok(t, vram.Collect())
+}
+
+// asking is a policy that never sweeps and calls a function.
+type asking struct{ f func() }
+
+func (p asking) Decide(vram.State) vram.Decision { p.f(); return vram.Decision{} }
+
+// Functions of the program that a sweep calls or waits for may call Explain.
+func TestExplainDuringASweep(t *testing.T) {
+	type object struct{ _ *object }
+	for name, begin := range map[string]func(t *testing.T, f func()){
+		"Reclaim": func(t *testing.T, f func()) {
+			t.Cleanup(vram.Register(vram.Reclaimer{Name: "test", Reclaim: func(int64) { f() }}))
+		},
+		"Prepare":     func(t *testing.T, f func()) { t.Cleanup(vram.Register(vram.Reclaimer{Name: "test", Prepare: f})) },
+		"a policy":    func(t *testing.T, f func()) { usePolicy(t, asking{f}) },
+		"a cleanup":   func(_ *testing.T, f func()) { runtime.AddCleanup(new(object), func(int) { f() }, 0) },
+		"a finalizer": func(_ *testing.T, f func()) { runtime.SetFinalizer(new(object), func(*object) { f() }) },
+		"FromMapped": func(_ *testing.T, f func()) {
+			_ = tensor.FromMapped(tensor.Uint8, []int{64}, make([]byte, 64), f)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			limit(t, 4*mib)
+			var calls atomic.Int64
+			begin(t, func() {
+				if _, err := vram.Explain(vram.CPU); err != nil {
+					t.Error(err)
+				}
+				calls.Add(1)
+			})
+			start := time.Now()
+			err := tensor.Empty([]int{2 * mib}).Err()
+			took := time.Since(start)
+			var oom *vram.OutOfMemoryError
+			if !errors.As(err, &oom) || len(oom.Blocked) != 0 || took > 10*time.Second {
+				t.Errorf("after %v: %v", took, err)
+			}
+			if n := calls.Load(); n == 0 {
+				t.Error("the function was not called")
+			}
+		})
+	}
+}
+
 // Memory that another goroutine is freeing does not count as exhausted.
 func TestFreesBesideSweeps(t *testing.T) {
 	leak.Check(t)

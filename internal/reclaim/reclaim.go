@@ -41,7 +41,8 @@ var Sentinels atomic.Uint64
 // Category attributes live storages to a name, which several categories may share.
 type Category struct {
 	Name string
-	// Each yields every storage of the category, on all devices. It may yield a storage more than once.
+	// Each yields every storage of the category, on all devices. It may yield a storage more than once. It waits while a
+	// sweep's collection marks, and a sweep waits for it: yield must not wait for memory or for a sweep.
 	Each func(yield func(Storage))
 }
 
