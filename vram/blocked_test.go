@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/linstock-ml/linstock/internal/elsewhere"
 	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
@@ -152,6 +154,56 @@ func TestReclaimersBesideABlockedFunction(t *testing.T) {
 	x := tensor.Empty([]int{8 * mib}) // 32 MiB
 	defer x.Release()
 	ok(t, x.Err())
+}
+
+// The time of the collector is not taken from reclaimers, cleanup functions and finalizers: the allocation succeeds by
+// theirs.
+func TestASlowCollectorLeavesTheProgramItsTime(t *testing.T) {
+	if !elsewhere.Process(t) { // set a function before the pacer calls it
+		return
+	}
+	// The program's functions have a second, a round has two.
+	const collector, reclaimer, short = 350 * time.Millisecond, 750 * time.Millisecond, 50 * time.Millisecond
+	var slow atomic.Bool
+	weaken := reclaim.Weaken
+	reclaim.Weaken = func() {
+		weaken()
+		if slow.Load() {
+			time.Sleep(collector)
+		}
+	}
+	type holder struct{ *tensor.Tensor }
+	for name, cache := range map[string]func(x *tensor.Tensor) vram.Reclaimer{
+		"Reclaim after Prepare": func(x *tensor.Tensor) vram.Reclaimer {
+			return vram.Reclaimer{Prepare: func() {}, Reclaim: func(int64) { time.Sleep(short); x.Release() }}
+		},
+		"a cleanup": func(x *tensor.Tensor) vram.Reclaimer {
+			o := new(object)
+			runtime.AddCleanup(o, func(x *tensor.Tensor) { time.Sleep(short); x.Release() }, x)
+			return vram.Reclaimer{Reclaim: func(int64) { o = nil }}
+		},
+		"a finalizer": func(x *tensor.Tensor) vram.Reclaimer {
+			h := &holder{x}
+			runtime.SetFinalizer(h, func(*holder) {})
+			return vram.Reclaimer{Reclaim: func(int64) { h = nil }}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			usePolicy(t, vram.Off{})
+			limit(t, 16*mib)
+			if err := tensor.Empty([]int{8 * mib}).Err(); !errors.Is(err, vram.ErrOutOfMemory) { // the first takes more rounds
+				t.Errorf("32 MiB: %v", err)
+			}
+			defer vram.Register(vram.Reclaimer{Name: "slow", Rank: -1, Reclaim: func(int64) { time.Sleep(reclaimer) }})()
+			defer vram.Register(cache(tensor.Empty([]int{3 * mib})))() // 12 MiB
+			slow.Store(true)
+			x := tensor.Empty([]int{2 * mib}) // 8 MiB
+			slow.Store(false)
+			defer x.Release()
+			ok(t, x.Err())
+		})
+	}
 }
 
 // The pacer calls the functions of tensor.FromMapped. One that panics or ends its goroutine does not end the process and

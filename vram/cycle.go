@@ -103,7 +103,7 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 	}
 	if ended && depth == Deep && !satisfied() {
 		dropped := callDrops() // beside the reclaimers, because one that blocks must not keep their time
-		if ended = r.askProgram(want, until, enough); ended {
+		if ended = r.askProgram(want, &until, enough); ended {
 			returnedBy(dropped, until)
 		}
 	}
@@ -121,9 +121,7 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 			break
 		}
 		// Objects to which the completed functions referred may be unreachable now.
-		start := time.Now()
-		ended = r.collect(enough)
-		until = until.Add(time.Since(start)) // the time is the program's, not the collector's
+		ended = r.collectAgain(&until, enough)
 	}
 	return r
 }
@@ -193,9 +191,17 @@ func (r *sweepResult) collect(enough func() bool) (ended bool) {
 	return true
 }
 
+// collectAgain is collect while the program has time until `until`. It adds its own time to that, which is the collector's.
+func (r *sweepResult) collectAgain(until *time.Time, enough func() bool) (ended bool) {
+	start := time.Now()
+	ended = r.collect(enough)
+	*until = until.Add(time.Since(start))
+	return ended
+}
+
 // askProgram calls the program's reclaimers and then collects the tensors that they have dropped. It gives up waiting at
-// `until`. It returns false if it ended early.
-func (r *sweepResult) askProgram(want int64, until time.Time, enough func() bool) (ended bool) {
+// `until`, which the collection moves. It returns false if it ended early.
+func (r *sweepResult) askProgram(want int64, until *time.Time, enough func() bool) (ended bool) {
 	var prepared []*registered
 	defer func() {
 		for _, reg := range prepared {
@@ -203,25 +209,25 @@ func (r *sweepResult) askProgram(want int64, until time.Time, enough func() bool
 			if enough != nil && enough() {
 				still = 0
 			}
-			reg.call(func() { reg.Reclaim(still) }, until)
+			reg.call(func() { reg.Reclaim(still) }, *until)
 		}
 	}()
 	called := false
 	for _, reg := range registrations() {
 		switch {
 		case reg.Prepare != nil:
-			if called = true; reg.prepare(until) && reg.Reclaim != nil {
+			if called = true; reg.prepare(*until) && reg.Reclaim != nil {
 				prepared = append(prepared, reg)
 			}
 		case reg.Reclaim != nil:
 			called = true
-			reg.call(func() { reg.Reclaim(want) }, until)
+			reg.call(func() { reg.Reclaim(want) }, *until)
 			if enough != nil && enough() {
 				return false
 			}
 		}
 	}
-	return !called || r.collect(enough)
+	return !called || r.collectAgain(until, enough)
 }
 
 // collectUntil runs the Go collector. When marking has finished it calls done repeatedly, while the collector sweeps the Go
