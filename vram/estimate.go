@@ -13,14 +13,15 @@ type Estimation struct {
 	Fixed     int64 // bytes that do not depend on the batch: gradients, and other tensors that the step makes
 	PerSample int64 // bytes for each sample: activations, temporaries
 	Peak      int64 // bytes above those live now: Fixed + Batch × PerSample
-	Room      int64 // the limit less the bytes live now; 0: no limit
-	Fits      bool  // Peak is not more than Room
+	Limit     int64 // hard limit; 0: none
+	Room      int64 // the limit less the bytes live now; 0 if it has been passed, or there is none
+	Fits      bool  // Peak is not more than Room, or there is no limit
 }
 
 // String returns the estimation as one line.
 func (e Estimation) String() string {
 	room := "no limit is set"
-	if e.Room > 0 {
+	if e.Limit > 0 {
 		room = fmt.Sprintf("%s are free below the limit", size(e.Room))
 	}
 	return fmt.Sprintf("batch %d: about %s (%s, and %s a sample); %s", e.Batch, size(e.Peak), size(e.Fixed), size(e.PerSample), room)
@@ -75,13 +76,16 @@ func Estimate(d Device, batch int, step func(batch int) error) (Estimation, erro
 	e := Estimation{Batch: batch, PerSample: max(0, b-a) / int64(large-small)}
 	e.Fixed = max(0, a-e.PerSample*int64(small))
 	e.Peak = e.Fixed + e.PerSample*int64(batch)
+	if err := Collect(); err != nil { // what the last step has left is not live
+		return Estimation{}, err
+	}
 	m, err := Stats(d)
 	if err != nil {
 		return Estimation{}, err
 	}
-	e.Fits = true
-	if m.Limit > 0 {
-		e.Room = max(0, m.Limit-m.Allocated)
+	e.Limit, e.Fits = m.Limit, true
+	if e.Limit > 0 {
+		e.Room = max(0, e.Limit-m.Allocated)
 		e.Fits = e.Peak <= e.Room
 	}
 	return e, nil

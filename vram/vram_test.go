@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/metrics"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -158,6 +159,36 @@ func TestMeasureIsExact(t *testing.T) {
 		})
 		if err != nil || got != live || live == 0 {
 			t.Errorf("%v: Measure returns %d, %v, and %d bytes were live", sizes, got, err, live)
+		}
+	}
+}
+
+// TestEstimateCountsWhatIsReachable tests that Estimate does not count what its own steps have left, and that its text
+// tells a limit that has been passed from none.
+func TestEstimateCountsWhatIsReachable(t *testing.T) {
+	leak.Check(t)
+	usePolicy(t, vram.Off{})
+	ok(t, vram.Collect())
+	held := tensor.Empty([]int{mib / 4})
+	defer held.Release()
+	limit(t, 36*mib)
+	estimate := func(elements int) vram.Estimation {
+		t.Helper()
+		e, err := vram.Estimate(vram.CPU, 32, func(batch int) error { return tensor.Empty([]int{batch * elements}).Err() })
+		ok(t, err)
+		return e
+	}
+	e := estimate(mib / 4) // 1 MiB a sample
+	if e.Peak != 32*mib || e.Room < 35*mib || e.Limit != memoryNow(t).Limit || !e.Fits {
+		t.Errorf("%+v", e)
+	}
+	for _, c := range []struct {
+		limit vram.Amount
+		fits  string
+	}{{vram.Bytes(1), "; 0 B are free below the limit"}, {vram.Unlimited(), "; no limit is set"}} {
+		ok(t, vram.SetLimit(vram.CPU, c.limit))
+		if s := estimate(0).String(); !strings.HasSuffix(s, c.fits) {
+			t.Errorf("%q is to end in %q", s, c.fits)
 		}
 	}
 }
