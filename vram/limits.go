@@ -305,6 +305,7 @@ func environment() {
 			}
 		}
 	}
+	use := func(p Policy) { policy.CompareAndSwap(&initial, &p) } // the program may have set one
 	switch s := strings.ToLower(os.Getenv("LINSTOCK_POLICY")); s {
 	case "", "paced":
 	case "off":

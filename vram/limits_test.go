@@ -11,6 +11,7 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/balance"
+	"github.com/linstock-ml/linstock/internal/elsewhere"
 )
 
 func TestHostMemory(t *testing.T) {
@@ -63,6 +64,23 @@ func settingsLine() string {
 	a := accountOf(cpuWord)
 	return fmt.Sprintf("settings: limit %.2f soft %.2f percent %d policy %T", float64(m.Limit)/float64(a.capacity),
 		float64(m.SoftLimit)/float64(a.capacity), a.percent, CurrentPolicy())
+}
+
+// A policy that the program has set before libtorch is loaded is not replaced by the environment's, even if it is the
+// default.
+func TestPolicyBeforeTheEnvironment(t *testing.T) {
+	t.Setenv("LINSTOCK_POLICY", "off")
+	if !elsewhere.Process(t) {
+		return
+	}
+	SetPolicy(nil)
+	balance.Hold(t, func() {})
+	if err := cshim.Load(); err != nil {
+		t.Fatal(err)
+	}
+	if p := CurrentPolicy(); p != Policy(Paced{}) {
+		t.Errorf("the policy is %T", p)
+	}
 }
 
 // Each case runs this test in a new process: defaults and the environment are read when libtorch is loaded.

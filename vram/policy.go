@@ -152,10 +152,10 @@ func (s State) askApart(p Policy) Decision {
 
 var policy atomic.Pointer[Policy]
 
-func init() { use(Paced{}) }
+// initial is the policy until the program or the environment sets one.
+var initial Policy = Paced{}
 
-// use makes p the policy and returns the one before.
-func use(p Policy) (before *Policy) { return policy.Swap(&p) }
+func init() { policy.Store(&initial) }
 
 // decide asks the policy, by State.ask or State.askApart, and sets the share of the time budget that it wants.
 func (s State) decide(ask func(State, Policy) Decision) Decision {
@@ -168,12 +168,13 @@ func (s State) decide(ask func(State, Policy) Decision) Decision {
 	return d
 }
 
-// SetPolicy sets the policy and returns the one before; nil is [Paced].
+// SetPolicy sets the policy and returns the one before; nil is [Paced]. It takes precedence over LINSTOCK_POLICY, also
+// before libtorch is loaded.
 func SetPolicy(p Policy) Policy {
 	if p == nil {
 		p = Paced{}
 	}
-	before := use(p)
+	before := policy.Swap(&p)
 	if cshim.Path() != "" {
 		replanAll()
 	}
