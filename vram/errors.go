@@ -20,7 +20,8 @@ type OutOfMemoryError struct {
 	Limit     int64 // hard limit in bytes; 0: none
 	Capacity  int64 // bytes of the device; 0 if unknown
 	Other     int64 // bytes of a GPU in use besides Reserved: other processes, contexts and libraries; 0 if unknown
-	// Fragmentation is the share of the cached bytes that is in blocks too small for the request.
+	// Fragmentation is the share of a CUDA device's cached bytes outside the largest cached block, if that block is too
+	// small for the request, and otherwise 0.
 	Fragmentation float64
 	Holders       []Holder      // the lines that allocated most of the live memory, the largest first; five at most
 	Advice        []string      // what would help
@@ -57,7 +58,7 @@ func (e *OutOfMemoryError) Error() string {
 		fmt.Fprintf(&b, "; %s of the %s are in use by other processes and libraries", size(e.Other), size(e.Capacity))
 	}
 	if e.Fragmentation > 0.1 {
-		fmt.Fprintf(&b, ", %.0f %% of the free bytes in pieces too small", 100*e.Fragmentation)
+		fmt.Fprintf(&b, ", %.0f %% of the cached bytes outside the largest block, which is too small", 100*e.Fragmentation)
 	}
 	for i, h := range e.Holders {
 		if i == 0 {
