@@ -51,10 +51,11 @@
 //
 //	model.NAME            parameters and buffers, by their names in nn.StateDict
 //	optimizer.state.N.…   the state of the optimizer for parameter N; "optimizer" holds its hyperparameters
+//	optimizer:NAME.…      the same of the part Named(NAME, Optimizer(…)); "optimizer:NAME" holds its hyperparameters
 //	rng.cpu               the state of the CPU's random generator
 //	rng.cuda.N            the state of CUDA device N's random generator, if the run has used the device
 //	loader, schedule, scaler
-//	                      the parts Loader, Schedule and Scaler
+//	                      the parts Loader, Schedule and Scaler; with a name, loader:NAME and so on
 //	value.NAME            the part Value(NAME, …)
 //
 // A slice of numbers or bools is stored as a tensor with one dimension and their dtype (int64 for int), and any other

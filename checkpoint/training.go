@@ -18,11 +18,24 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Part is a part of a run's state besides model and optimizer: Loader, Schedule, Scaler or Value.
+// Part is a part of a run's state besides model and optimizer: Loader, Schedule, Scaler, Optimizer or Value. A run that
+// has several of a kind gives them names with Named.
 type Part struct {
-	name string // name of its tensor
-	save func() (content, error)
+	name string // name of its tensor, with which those of an optimizer's other tensors begin
+	save func(name string, to map[string]content) error
 	load func(*File, *entry) error
+}
+
+// Named gives a part a name, so that a file can have several of its kind. A dot in the name is an error.
+//
+//	err := checkpoint.SaveTraining(path, &models, optG, checkpoint.Schedule(scheduleG),
+//		checkpoint.Named("d", checkpoint.Optimizer(optD)), checkpoint.Named("d", checkpoint.Schedule(scheduleD)))
+func Named(name string, p Part) Part {
+	p.name += ":" + name
+	if strings.Contains(name, ".") { // the tensors of an optimizer "a.state" could be those of an optimizer "a"
+		p.save = func(string, map[string]content) error { return errors.New("a part's name cannot have a dot") }
+	}
+	return p
 }
 
 // Loader is the position of a data loader.
@@ -47,6 +60,34 @@ func Scaler(s *optim.GradScaler) Part {
 		return Part{name: "scaler"}
 	}
 	return state("scaler", s.StateDict, s.LoadStateDict)
+}
+
+// Optimizer is the state of an optimizer, for runs that have several. SaveTraining's argument opt is this part without
+// a name, so that others need one; see Named.
+func Optimizer(opt *optim.Optimizer) Part {
+	p := Part{name: optimizerName}
+	if opt != nil {
+		p.save = func(name string, to map[string]content) error { return saveOptimizer(opt, name, to) }
+		p.load = func(f *File, e *entry) error { return f.loadOptimizer(opt, e) }
+	}
+	return p
+}
+
+func saveOptimizer(opt *optim.Optimizer, name string, to map[string]content) (err error) {
+	for _, g := range opt.Groups() {
+		if sharding.GroupsOf(g.Params) != nil {
+			return errors.New("it has this process's parts of parameters that package dist divides: save it with package dist/dcp")
+		}
+	}
+	plain, tensors := optimstate.Flatten(opt.StateDict())
+	for path, t := range tensors {
+		path = name + "." + path
+		if to[path], err = contentOf(t); err != nil {
+			return fmt.Errorf("tensor %s: %w", quoted(path), err)
+		}
+	}
+	to[name], err = encode(&plain)
+	return err
 }
 
 // Value is a variable of the program under a name: a step count, the losses, the settings of a run. It may be
@@ -76,7 +117,7 @@ func Scaler(s *optim.GradScaler) Part {
 func Value[T any](name string, v *T) Part {
 	p := Part{name: valuePrefix + name}
 	if v != nil {
-		p.save = func() (content, error) { return encode(v) }
+		p.save = encoded(func() *T { return v })
 		p.load = func(f *File, e *entry) error { return decode(f, e, v) }
 	}
 	return p
@@ -86,10 +127,10 @@ func Value[T any](name string, v *T) Part {
 func state[T any](name string, get func() T, set func(T) error) Part {
 	return Part{
 		name: name,
-		save: func() (content, error) {
+		save: encoded(func() *T {
 			v := get()
-			return encode(&v)
-		},
+			return &v
+		}),
 		load: func(f *File, e *entry) error {
 			var v T
 			if err := decode(f, e, &v); err != nil {
@@ -100,14 +141,21 @@ func state[T any](name string, get func() T, set func(T) error) Part {
 	}
 }
 
+// encoded returns a function that stores what get returns.
+func encoded[T any](get func() *T) func(name string, to map[string]content) error {
+	return func(name string, to map[string]content) (err error) {
+		to[name], err = encode(get())
+		return err
+	}
+}
+
 // Names in a training checkpoint, which the package comment lists.
 const (
-	modelPrefix     = "model."
-	optimizerPrefix = "optimizer."
-	valuePrefix     = "value."
-	numbersName     = "optimizer"
-	rngPrefix       = "rng." // followed by "cpu" or a device's type and index, such as "cuda.0"
-	rngName         = rngPrefix + "cpu"
+	modelPrefix   = "model."
+	optimizerName = "optimizer"
+	valuePrefix   = "value."
+	rngPrefix     = "rng." // followed by "cpu" or a device's type and index, such as "cuda.0"
+	rngName       = rngPrefix + "cpu"
 
 	formatKey = "linstock" // key in the metadata
 	format    = "training checkpoint, format 3"
@@ -120,6 +168,8 @@ const (
 // not read is an error.
 //
 //	err := checkpoint.SaveTraining(path, model, opt, checkpoint.Loader(loader), checkpoint.Value("step", &step))
+//
+// Several models are one: a pointer to a struct with a field for each. Further optimizers are parts, see Named.
 //
 // Gradients are not saved: save after a step of the optimizer, not between the batches whose gradients it adds up.
 //
@@ -158,22 +208,20 @@ func SaveTraining(path string, model any, opt *optim.Optimizer, parts ...Part) e
 				return err
 			}
 		}
-		if opt != nil {
-			plain, tensors := optimstate.Flatten(opt.StateDict())
-			for name, x := range tensors {
-				if err := add(optimizerPrefix+name, x); err != nil {
-					return err
-				}
-			}
-			parts = append([]Part{state(numbersName, func() map[string]any { return plain }, nil)}, parts...)
-		}
-		for _, p := range parts {
+		for _, p := range withOptimizer(opt, parts) {
 			if err := p.store(all); err != nil {
-				return fmt.Errorf("linstock: checkpoint: %s: %w", quoted(p.name), err)
+				return called(op, fmt.Errorf("linstock: checkpoint: %s: %w", quoted(p.name), err))
 			}
 		}
 		return called(op, save(path, all, map[string]string{formatKey: format}))
 	})
+}
+
+func withOptimizer(opt *optim.Optimizer, parts []Part) []Part {
+	if opt == nil {
+		return parts
+	}
+	return append([]Part{Optimizer(opt)}, parts...)
 }
 
 func (p Part) store(to map[string]content) error {
@@ -181,11 +229,9 @@ func (p Part) store(to map[string]content) error {
 		return errors.New("nothing to save: the Part is empty or of nil")
 	}
 	if _, twice := to[p.name]; twice {
-		return errors.New("given twice")
+		return errors.New("given twice: Named gives one of them another name")
 	}
-	c, err := p.save()
-	to[p.name] = c
-	return err
+	return p.save(p.name, to)
 }
 
 // LoadTraining sets model, optimizer, random generators and parts to what SaveTraining saved. Model and
@@ -203,12 +249,7 @@ func LoadTraining(path string, model any, opt *optim.Optimizer, parts ...Part) e
 		if err := f.loadModel(model, modelPrefix); err != nil {
 			return err
 		}
-		if opt != nil {
-			if err := f.loadOptimizer(opt); err != nil {
-				return err
-			}
-		}
-		if err := f.loadParts(parts); err != nil {
+		if err := f.loadParts(withOptimizer(opt, parts)); err != nil {
 			return err
 		}
 		return f.loadGenerators()
@@ -309,13 +350,14 @@ func LoadModel(path string, model any, opts ...nn.LoadOption) error {
 
 // SaveValues writes a file of parts alone, which LoadValues reads. Like Save it replaces path completely or not at all.
 func SaveValues(path string, parts ...Part) error {
+	const op = "SaveValues"
 	all := map[string]content{}
 	for _, p := range parts {
 		if err := p.store(all); err != nil {
-			return fmt.Errorf("linstock: checkpoint: %s: %w", quoted(p.name), err)
+			return called(op, fmt.Errorf("linstock: checkpoint: %s: %w", quoted(p.name), err))
 		}
 	}
-	return called("SaveValues", save(path, all, map[string]string{formatKey: format}))
+	return called(op, save(path, all, map[string]string{formatKey: format}))
 }
 
 // LoadValues reads only parts of a training checkpoint, for example the settings with which to make the model.
@@ -386,7 +428,7 @@ func (f *File) loadParts(parts []Part) error {
 	for _, p := range parts {
 		e, ok := f.header.find(p.name)
 		if !ok || p.name == "" {
-			return fmt.Errorf("%s is not in it", quoted(p.name))
+			return refuse.Error("LoadStateDict", tensor.ErrArgument, "%s is not in it", quoted(p.name))
 		}
 		if p.load == nil {
 			return fmt.Errorf("%s: nothing to load into: the Part is of nil", quoted(p.name))
@@ -398,24 +440,22 @@ func (f *File) loadParts(parts []Part) error {
 	return nil
 }
 
-func (f *File) loadOptimizer(opt *optim.Optimizer) error {
-	e, ok := f.header.find(numbersName)
-	if !ok {
-		return refuse.Error("LoadStateDict", tensor.ErrArgument, "it was saved without an optimizer")
-	}
+func (f *File) loadOptimizer(opt *optim.Optimizer, e *entry) error {
 	var plain map[string]any
 	if err := decode(f, e, &plain); err != nil {
-		return fmt.Errorf("%s: %w", quoted(numbersName), err)
-	}
-	tensors := map[string]*tensor.Tensor{}
-	if err := f.collect(optimizerPrefix, tensors); err != nil {
 		return err
 	}
-	s, err := optimstate.Unflatten(plain, tensors)
-	if err != nil {
-		return refuse.Error("LoadStateDict", tensor.ErrArgument, "%v", err)
-	}
-	return opt.LoadStateDict(s)
+	return tensor.WithScope(func() error {
+		tensors := map[string]*tensor.Tensor{}
+		if err := f.collect(e.name+".", tensors); err != nil {
+			return err
+		}
+		s, err := optimstate.Unflatten(plain, tensors)
+		if err != nil {
+			return refuse.Error("LoadStateDict", tensor.ErrArgument, "%v", err)
+		}
+		return opt.LoadStateDict(s)
+	})
 }
 
 // collect returns the tensors whose names begin with prefix, under their names without it.

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -245,5 +247,198 @@ func TestSaveOfChangingModel(t *testing.T) {
 	}
 	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, before) {
 		t.Errorf("the file has changed, %v", err)
+	}
+}
+
+// pair is a run of two models with an optimizer and a schedule each, of different kinds.
+type pair struct {
+	models     struct{ G, D *nn.Sequential }
+	optG, optD *optim.Optimizer
+	scheduleG  *optim.Scheduler
+	scheduleD  *optim.Scheduler
+	step       int
+	losses     []float64
+}
+
+func newPair(t *testing.T, seed uint64) *pair {
+	t.Helper()
+	p := &pair{}
+	var errs [5]error
+	errs[0] = tensor.ManualSeed(seed)
+	p.models.G = nn.NewSequential(nn.NewLinear(3, 8), nn.NewBatchNorm1d(8), &nn.ReLU{}, nn.NewLinear(8, 4))
+	p.models.D = nn.NewSequential(nn.NewLinear(4, 8), &nn.ReLU{}, nn.NewDropout(0.3), nn.NewLinear(8, 1))
+	p.optG, errs[1] = optim.NewAdam(nn.Parameters(p.models.G), 1e-2)
+	p.optD, errs[2] = optim.NewSGD(nn.Parameters(p.models.D), 1e-1, optim.Momentum(0.9))
+	p.scheduleG, errs[3] = optim.NewScheduler(p.optG, optim.WarmupCosine(5, 40, 1e-4))
+	p.scheduleD, errs[4] = optim.NewScheduler(p.optD, optim.StepLR(3, 0.5))
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		nn.Release(&p.models)
+		p.optG.Release()
+		p.optD.Release()
+	})
+	return p
+}
+
+func (p *pair) parts() []checkpoint.Part {
+	return []checkpoint.Part{checkpoint.Schedule(p.scheduleG), checkpoint.Named("d", checkpoint.Optimizer(p.optD)), checkpoint.Named("d", checkpoint.Schedule(p.scheduleD)),
+		checkpoint.Value("step", &p.step), checkpoint.Value("losses", &p.losses)}
+}
+
+// train continues until the given number of steps is done.
+func (p *pair) train(steps int) error {
+	learn := func(opt *optim.Optimizer, schedule *optim.Scheduler, loss *tensor.Tensor) error {
+		opt.ZeroGrad()
+		if err := errors.Join(loss.Backward(), opt.Step()); err != nil {
+			return err
+		}
+		schedule.Step()
+		v, err := loss.Item()
+		p.losses = append(p.losses, v)
+		return err
+	}
+	for ; p.step < steps; p.step++ {
+		if err := tensor.WithScope(func() error {
+			real, fake := tensor.Ones([]int{6, 1}), tensor.Zeros([]int{6, 1})
+			drawn := p.models.G.Forward(tensor.Randn([]int{6, 3}))
+			lossD := nn.BCEWithLogitsLoss(p.models.D.Forward(tensor.Rand([]int{6, 4})), real).Add(nn.BCEWithLogitsLoss(p.models.D.Forward(drawn.Detach()), fake))
+			if err := learn(p.optD, p.scheduleD, lossD); err != nil {
+				return err
+			}
+			return learn(p.optG, p.scheduleG, nn.BCEWithLogitsLoss(p.models.D.Forward(drawn), real))
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *pair) save(t *testing.T, path string) []byte {
+	t.Helper()
+	if err := checkpoint.SaveTraining(path, &p.models, p.optG, p.parts()...); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// A run with two models, optimizers and schedules continues bit for bit.
+func TestSeveralOptimizers(t *testing.T) {
+	leak.Check(t)
+	const steps = 10
+	path := filepath.Join(t.TempDir(), "x")
+	whole := newPair(t, 1)
+	if err := whole.train(steps); err != nil {
+		t.Fatal(err)
+	}
+	want := whole.save(t, path)
+	for _, stop := range []int{0, 1, 4, steps} {
+		p := newPair(t, 1)
+		if err := p.train(stop); err != nil {
+			t.Fatal(err)
+		}
+		p.save(t, path)
+		resumed := newPair(t, 99)
+		if err := resumed.train(2); err != nil {
+			t.Fatal(err)
+		}
+		if err := checkpoint.LoadTraining(path, &resumed.models, resumed.optG, resumed.parts()...); err != nil {
+			t.Fatal(err)
+		}
+		if err := resumed.train(steps); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(resumed.save(t, path), want) {
+			t.Errorf("stopped at %d: the last checkpoint differs from that of the run that never stopped", stop)
+		}
+	}
+	// One optimizer alone.
+	other := newPair(t, 2)
+	if err := checkpoint.LoadValues(path, checkpoint.Named("d", checkpoint.Optimizer(other.optD))); err != nil {
+		t.Fatal(err)
+	}
+	f := open(t, path)
+	if err := f.LoadValues(checkpoint.Optimizer(other.optG)); err != nil {
+		t.Fatal(err)
+	}
+	again := filepath.Join(t.TempDir(), "again")
+	if err := checkpoint.SaveValues(again, checkpoint.Named("d", checkpoint.Optimizer(other.optD)), checkpoint.Optimizer(other.optG)); err != nil {
+		t.Fatal(err)
+	}
+	scoped(t, func() {
+		states := map[string]*tensor.Tensor{}
+		for _, name := range f.Names() {
+			if strings.HasPrefix(name, "optimizer") {
+				states[name] = f.Tensor(name)
+			}
+		}
+		if states["optimizer"] == nil || states["optimizer.state.5.exp_avg"] == nil || states["optimizer:d"] == nil || states["optimizer:d.state.3.momentum_buffer"] == nil ||
+			len(states) != 2+3*6+4 {
+			t.Errorf("the tensors of the optimizers are %q", slices.Sorted(maps.Keys(states)))
+		}
+		equal(t, open(t, again), states)
+	})
+}
+
+// TestNamedParts tests the errors of parts with names.
+func TestNamedParts(t *testing.T) {
+	leak.Check(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "x")
+	p := newPair(t, 1)
+	if err := p.train(3); err != nil {
+		t.Fatal(err)
+	}
+	opt, named := checkpoint.Optimizer, checkpoint.Named
+	for want, parts := range map[string][]checkpoint.Part{
+		`"optimizer": given twice: Named gives`: {opt(p.optD)},
+		`"schedule": given twice: Named gives`:  {checkpoint.Schedule(p.scheduleG), checkpoint.Schedule(p.scheduleD)},
+		`"optimizer:d": given twice`:            {named("d", opt(p.optG)), named("d", opt(p.optD))},
+		`"optimizer:d.state": a part's name`:    {named("d", opt(p.optG)), named("d.state", opt(p.optD))},
+		`"optimizer:d": nothing to save`:        {named("d", opt(nil))},
+		`":d": nothing to save`:                 {named("d", checkpoint.Part{})},
+		`"schedule:d": nothing to save`:         {named("d", checkpoint.Schedule(nil))},
+		"a tensor cannot have that name":        {named("\xff", opt(p.optD))},
+	} {
+		for _, err := range []error{checkpoint.SaveTraining(path, &p.models, p.optG, parts...), checkpoint.SaveValues(path, append(parts, opt(p.optG))...)} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("want %s, got %v", want, err)
+			}
+		}
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a save that failed left %v", err)
+	}
+	before := p.save(t, path)
+	kind, err := optim.NewAdam(nn.Parameters(p.models.D), 1e-2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, part := range map[string]checkpoint.Part{
+		`"optimizer:g" is not in it`:              named("g", opt(p.optG)),
+		`"schedule:d.x" is not in it`:             named("d.x", checkpoint.Schedule(p.scheduleD)),
+		`"optimizer:d": nothing to load into`:     named("d", opt(nil)),
+		`"optimizer:d": group 0, parameter 0`:     named("d", opt(kind)),
+		`"optimizer:d": group 0 has 6 parameters`: named("d", opt(p.optG)),
+	} {
+		err := checkpoint.LoadTraining(path, &p.models, nil, part)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %s, got %v", want, err)
+		}
+	}
+	if !bytes.Equal(p.save(t, path), before) {
+		t.Error("a load that failed changed the run")
+	}
+	// A file without one.
+	if err := checkpoint.SaveTraining(path, &p.models, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkpoint.LoadTraining(path, &p.models, p.optG); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), `"optimizer" is not in it`) {
+		t.Errorf("got %v", err)
 	}
 }

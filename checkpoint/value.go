@@ -289,7 +289,7 @@ func storable(v reflect.Value, depth int, seconds *bool) error {
 		}
 	case reflect.Struct:
 		if t == reflect.TypeFor[tensor.Tensor]() {
-			return errors.New("it holds a tensor: Save, SaveModel and SavePyTorch store tensors")
+			return errors.New("it holds a tensor: Save, SaveModel and SavePyTorch store tensors, Optimizer the state of an optimizer")
 		}
 		switch {
 		case t == reflect.TypeFor[time.Time]() && v.CanInterface():

@@ -23,16 +23,19 @@ const spare = 16 << 20
 
 // trainee is the model into which training files are loaded and from which the seeds were saved.
 type trainee struct {
-	model *nn.Linear
-	opt   *optim.Optimizer
-	step  int
-	notes map[string]any
+	model       *nn.Linear
+	opt, second *optim.Optimizer
+	step        int
+	notes       map[string]any
 }
 
 func newTrainee() (*trainee, error) {
 	t := &trainee{model: nn.NewLinear(2, 3), notes: map[string]any{"lr": []any{0.5, "warm"}}}
 	var err error
 	if t.opt, err = optim.NewAdamW(nn.Parameters(t.model), 1e-3); err != nil {
+		return nil, err
+	}
+	if t.second, err = optim.NewSGD([]*tensor.Tensor{t.model.Bias}, 1e-3, optim.Momentum(0.9)); err != nil {
 		return nil, err
 	}
 	return t, t.train()
@@ -45,12 +48,12 @@ func (t *trainee) train() error {
 			return err
 		}
 		t.step++
-		return t.opt.Step()
+		return errors.Join(t.opt.Step(), t.second.Step())
 	})
 }
 
 func (t *trainee) parts() []checkpoint.Part {
-	return []checkpoint.Part{checkpoint.Value("step", &t.step), checkpoint.Value("notes", &t.notes)}
+	return []checkpoint.Part{checkpoint.Value("step", &t.step), checkpoint.Value("notes", &t.notes), checkpoint.Named("second", checkpoint.Optimizer(t.second))}
 }
 
 // makeSeeds saves the files from which mutants are made.
