@@ -64,12 +64,14 @@ func MakeDual(x, tangent *tensor.Tensor) *tensor.Tensor {
 // UnpackDual returns a view of x without a tangent, and its tangent, or nil if it has none, as outside DualLevel. Both
 // are differentiable backward. If it fails, both results carry the error. PyTorch: torch.autograd.forward_ad.unpack_dual.
 func UnpackDual(x *tensor.Tensor) (primal, tangent *tensor.Tensor) {
-	if err := check("UnpackDual", x); err != nil {
-		return tensor.Failed(err), tensor.Failed(err)
+	err := check("UnpackDual", x)
+	var out []any
+	if err == nil {
+		out, err = tensor.CallUnchecked("aten::_unpack_dual", x, 0)
 	}
-	out, err := tensor.CallUnchecked("aten::_unpack_dual", x, 0)
 	if err != nil {
-		return tensor.Failed(err), tensor.Failed(err)
+		bad := tensor.Failed(err) // once, so that reading the error of one result reads that of both
+		return bad, bad
 	}
 	return out[0].(*tensor.Tensor), out[1].(*tensor.Tensor)
 }

@@ -350,6 +350,23 @@ func TestDualWhileOthersUseIt(t *testing.T) {
 	wait.Wait()
 }
 
+// TestUnpackErrorIsReportedOnce tests that the scope does not return the error of UnpackDual again if the program has
+// read it from one of the results.
+func TestUnpackErrorIsReportedOnce(t *testing.T) {
+	leak.Check(t)
+	for i := range 2 {
+		if err := tensor.WithScope(func() error {
+			y, dy := autograd.UnpackDual(nil)
+			if err := []*tensor.Tensor{y, dy}[i].Err(); !errors.Is(err, tensor.ErrNil) {
+				t.Errorf("result %d has the error %v", i, err)
+			}
+			return nil
+		}); err != nil {
+			t.Errorf("the scope returns %v, which result %d has returned", err, i)
+		}
+	}
+}
+
 func TestForwardErrors(t *testing.T) {
 	leak.Check(t)
 	_ = tensor.WithScope(func() error {

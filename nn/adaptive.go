@@ -89,15 +89,14 @@ var logProbabilities = internal(func(y *tensor.Tensor) *tensor.Tensor { return y
 // of each cluster, which waits for the device.
 func (a *AdaptiveLogSoftmaxWithLoss) Forward(x, target *tensor.Tensor) (output, loss *tensor.Tensor) {
 	const op = "AdaptiveLogSoftmaxWithLoss"
-	fail := func(err error) (*tensor.Tensor, *tensor.Tensor) { return tensor.Failed(err), tensor.Failed(err) }
 	if err := a.ready(op, x, target); err != nil {
-		return fail(err)
+		return broken(err)
 	}
 	if d := target.Dim(); d > 1 || x.Dim() != d+1 || d == 1 && x.Size(0) != target.Size(0) {
-		return fail(refuse.Error(op, tensor.ErrArgument, "x must be (N, in) and target (N), or (in) and (), got %v and %v", x.Shape(), target.Shape()))
+		return broken(refuse.Error(op, tensor.ErrArgument, "x must be (N, in) and target (N), or (in) and (), got %v and %v", x.Shape(), target.Shape()))
 	}
 	if d := target.DType(); d != tensor.Int64 {
-		return fail(refuse.Error(op, tensor.ErrArgument, "target must be int64, got %v", d))
+		return broken(refuse.Error(op, tensor.ErrArgument, "target must be int64, got %v", d))
 	}
 	out, err := tensor.TidyAll(func() ([]*tensor.Tensor, error) {
 		x, target, single := x, target, target.Dim() == 0
@@ -142,7 +141,7 @@ func (a *AdaptiveLogSoftmaxWithLoss) Forward(x, target *tensor.Tensor) (output, 
 		return []*tensor.Tensor{y, loss}, loss.Err()
 	})
 	if err != nil {
-		return fail(err)
+		return broken(err)
 	}
 	return out[0], out[1]
 }

@@ -18,7 +18,7 @@ func one(op, name string, args ...any) *tensor.Tensor {
 func two(op, name string, args ...any) (*tensor.Tensor, *tensor.Tensor) {
 	out, err := results(op, 2, name, args...)
 	if err != nil {
-		return tensor.Failed(err), tensor.Failed(err)
+		return broken(err)
 	}
 	return out[0], out[1]
 }
@@ -48,9 +48,10 @@ func results(op string, n int, name string, args ...any) ([]*tensor.Tensor, erro
 	return out, nil
 }
 
-// broken returns two failed tensors.
+// broken returns the same failed tensor twice, so that reading the error of one reads that of both.
 func broken(err error) (*tensor.Tensor, *tensor.Tensor) {
-	return tensor.Failed(err), tensor.Failed(err)
+	t := tensor.Failed(err)
+	return t, t
 }
 
 // call calls an internal operator that returns one tensor, for op, with arguments that were checked.

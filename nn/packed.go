@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -63,8 +64,11 @@ func (p *PackedSequence) check(op string) error {
 	return nil
 }
 
-// with returns a PackedSequence of the same lengths with other data.
+// with returns a PackedSequence of the same lengths with other data, or one that carries the error of a failed data.
 func (p *PackedSequence) with(data *tensor.Tensor) *PackedSequence {
+	if handle.Failed(data) {
+		return &PackedSequence{Data: data}
+	}
 	return &PackedSequence{data, p.BatchSizes, p.SortedIndices, p.UnsortedIndices}
 }
 

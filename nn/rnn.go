@@ -419,9 +419,6 @@ func (r *RNN) ForwardState(x, h0 *tensor.Tensor) (y, h *tensor.Tensor) {
 // ForwardPacked is ForwardState for packed sequences. The states are in the order of the sequences before packing.
 func (r *RNN) ForwardPacked(p *PackedSequence, h0 *tensor.Tensor) (y *PackedSequence, h *tensor.Tensor) {
 	out := (*recurrent)(r).runPacked((*recurrent)(r).rnn(), p, h0)
-	if err := out[0].Err(); err != nil {
-		return failedPack(err), out[1]
-	}
 	return p.with(out[0]), out[1]
 }
 
@@ -455,9 +452,6 @@ func (r *GRU) ForwardState(x, h0 *tensor.Tensor) (y, h *tensor.Tensor) {
 // ForwardPacked is ForwardState for packed sequences. The states are in the order of the sequences before packing.
 func (r *GRU) ForwardPacked(p *PackedSequence, h0 *tensor.Tensor) (y *PackedSequence, h *tensor.Tensor) {
 	out := (*recurrent)(r).runPacked(&kindGRU, p, h0)
-	if err := out[0].Err(); err != nil {
-		return failedPack(err), out[1]
-	}
 	return p.with(out[0]), out[1]
 }
 
@@ -494,9 +488,6 @@ func (r *LSTM) ForwardState(x, h0, c0 *tensor.Tensor) (y, h, c *tensor.Tensor) {
 // ForwardPacked is ForwardState for packed sequences. The states are in the order of the sequences before packing.
 func (r *LSTM) ForwardPacked(p *PackedSequence, h0, c0 *tensor.Tensor) (y *PackedSequence, h, c *tensor.Tensor) {
 	out := (*recurrent)(r).runPacked(&kindLSTM, p, h0, c0)
-	if err := out[0].Err(); err != nil {
-		return failedPack(err), out[1], out[2]
-	}
 	return p.with(out[0]), out[1], out[2]
 }
 

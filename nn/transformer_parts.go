@@ -355,27 +355,26 @@ func (c *KVCache) ready(op string) error {
 // they require gradients and gradients are recorded.
 func (c *KVCache) Update(keys, values *tensor.Tensor) (allKeys, allValues *tensor.Tensor) {
 	const op = "Update"
-	fail := func(err error) (*tensor.Tensor, *tensor.Tensor) { return tensor.Failed(err), tensor.Failed(err) }
 	if err := c.ready(op); err != nil {
-		return fail(err)
+		return broken(err)
 	}
 	for _, t := range []*tensor.Tensor{keys, values} {
 		if err := refuse.Unusable(op, "", t); err != nil {
-			return fail(err)
+			return broken(err)
 		}
 	}
 	shape, want := keys.Shape(), c.Keys.Shape()
 	if !slices.Equal(shape, values.Shape()) || len(shape) != 4 || shape[0] != want[0] || shape[1] != want[1] || shape[3] != want[3] {
-		return fail(refuse.Error(op, tensor.ErrArgument, "keys and values must be (%d, %d, T, %d), got %v and %v", want[0], want[1], want[3], shape, values.Shape()))
+		return broken(refuse.Error(op, tensor.ErrArgument, "keys and values must be (%d, %d, T, %d), got %v and %v", want[0], want[1], want[3], shape, values.Shape()))
 	}
 	if shape[2] > want[2]-c.used {
-		return fail(refuse.Error(op, tensor.ErrArgument, "%d tokens do not fit after %d of at most %d", shape[2], c.used, want[2]))
+		return broken(refuse.Error(op, tensor.ErrArgument, "%d tokens do not fit after %d of at most %d", shape[2], c.used, want[2]))
 	}
 	if tensor.GradEnabled() && (keys.RequiresGrad() || values.RequiresGrad()) {
-		return fail(refuse.Error(op, tensor.ErrArgument, "the keys or values require gradients, which a cache does not record: generate in autograd.NoGrad, or use Detach"))
+		return broken(refuse.Error(op, tensor.ErrArgument, "the keys or values require gradients, which a cache does not record: generate in autograd.NoGrad, or use Detach"))
 	}
 	if keys.DType() != c.Keys.DType() || values.DType() != c.Values.DType() {
-		return fail(refuse.Error(op, tensor.ErrArgument, "the keys are %v and the values %v, but the cache is %v", keys.DType(), values.DType(), c.Keys.DType()))
+		return broken(refuse.Error(op, tensor.ErrArgument, "the keys are %v and the values %v, but the cache is %v", keys.DType(), values.DType(), c.Keys.DType()))
 	}
 	out, err := tensor.TidyAll(func() ([]*tensor.Tensor, error) {
 		var views []*tensor.Tensor
@@ -391,7 +390,7 @@ func (c *KVCache) Update(keys, values *tensor.Tensor) (allKeys, allValues *tenso
 		return views, err
 	})
 	if err != nil {
-		return fail(err)
+		return broken(err)
 	}
 	c.used += shape[2]
 	return out[0], out[1]

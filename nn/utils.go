@@ -332,10 +332,9 @@ func FuseConvBNWeights(convWeight, convBias, mean, variance *tensor.Tensor, eps 
 
 // fuseWeights computes with PyTorch's formulas for a convolution, or for a Linear, which round differently.
 func fuseWeights(op string, w, b, mean, variance *tensor.Tensor, eps float64, bnWeight, bnBias *tensor.Tensor, transpose, linear bool) (weight, bias *tensor.Tensor) {
-	fail := func(err error) (*tensor.Tensor, *tensor.Tensor) { return tensor.Failed(err), tensor.Failed(err) }
 	for _, t := range append([]*tensor.Tensor{w, mean, variance}, tensorsOf(b, bnWeight, bnBias)...) {
 		if err := refuse.Unusable(op, "", t); err != nil {
-			return fail(err)
+			return broken(err)
 		}
 	}
 	out := 0
@@ -343,7 +342,7 @@ func fuseWeights(op string, w, b, mean, variance *tensor.Tensor, eps float64, bn
 		out = 1
 	}
 	if w.Dim() < 2 || mean.Dim() != 1 || mean.Numel() != 1 && mean.Numel() != w.Size(out) {
-		return fail(refuse.Error(op, tensor.ErrArgument, "a weight %v does not fit the mean of a batch norm %v", w.Shape(), mean.Shape()))
+		return broken(refuse.Error(op, tensor.ErrArgument, "a weight %v does not fit the mean of a batch norm %v", w.Shape(), mean.Shape()))
 	}
 	trained, offset := w.RequiresGrad(), b != nil && b.RequiresGrad()
 	err := tensor.WithScope(func() error {
@@ -386,7 +385,7 @@ func fuseWeights(op string, w, b, mean, variance *tensor.Tensor, eps float64, bn
 		for _, t := range tensorsOf(weight, bias) {
 			t.Release()
 		}
-		return fail(err)
+		return broken(err)
 	}
 	return weight, bias
 }

@@ -248,8 +248,9 @@ func failed(err error) *Tensor {
 	return &Tensor{fail: f}
 }
 
-// Failed returns a tensor that carries err, for the caller's own functions that return tensors. A nil err is
-// replaced by an error that says so.
+// Failed returns a tensor that carries err, for the caller's own functions that return tensors. A function of several
+// results returns the same failed tensor for each: a scope returns the error of a call of Failed unless the program has
+// read it from the tensor of that call. A nil err is replaced by an error that says so.
 func Failed(err error) *Tensor {
 	if err == nil {
 		err = refused("Failed", ErrArgument, "no error was given")
