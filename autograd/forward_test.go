@@ -398,6 +398,9 @@ func TestForwardErrors(t *testing.T) {
 			want("a shape", autograd.MakeDual(x, tensor.Ones([]int{3})).Err(), tensor.ErrArgument, "[3]")
 			want("a dtype", autograd.MakeDual(x, x.To(tensor.Float64)).Err(), tensor.ErrArgument, "float64")
 			want("a device", autograd.MakeDual(x, tensor.Ones([]int{2}, tensor.Meta)).Err(), tensor.ErrArgument, "meta")
+			q := tensor.Ones([]int{1, 1, 2, 8})
+			q = autograd.MakeDual(q, q)
+			want("attention", tensor.ScaledDotProductAttention(q, q, q).Err(), tensor.ErrNotImplemented, "Hint: attention in nn.SDPAKernel")
 			return autograd.Inference(func() error {
 				want("inference", autograd.MakeDual(x, x).Err(), tensor.ErrArgument, "inference")
 				want("a level in inference mode", autograd.DualLevel(func() error { return nil }), tensor.ErrArgument, "inference")

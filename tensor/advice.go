@@ -9,6 +9,9 @@ import (
 // goAdvice replaces the Python names in the advice that libtorch's messages give by Go's names. It leaves the rest of a
 // message unchanged.
 func goAdvice(message string) string {
+	if fusedAttention.MatchString(message) {
+		message = strings.TrimSuffix(message, ".") + ". Hint: attention in nn.SDPAKernel([]nn.SDPBackend{nn.SDPMath}, f) has this derivative."
+	}
 	message = unusedElement.ReplaceAllString(pythonAdvice.Replace(message), "element $1 of")
 	message = pythonKeyword.ReplaceAllStringFunc(message, func(word string) string {
 		name, value, _ := strings.Cut(word, "=")
@@ -33,6 +36,9 @@ var (
 	unusedElement = regexp.MustCompile(`\belement (\d+)of\b`) // of autograd.Grad, in libtorch without the space
 	pythonKeyword = regexp.MustCompile(`\b[a-z][a-z_]*=(True|False)\b`)
 	pythonDType   = regexp.MustCompile(`\btorch\.(bool|u?int\d+|float\d*|bfloat16|double|half|long|complex\d+)\b`)
+
+	// The other kernels of attention have a first derivative backward alone.
+	fusedAttention = regexp.MustCompile(`^(derivative for|Trying to use forward AD with) (aten::)?_scaled_dot_product_(flash|efficient|cudnn|fused)_`)
 )
 
 // unrepresentable is the text of the exception that libtorch throws for a number that a dtype cannot represent. The

@@ -32,6 +32,14 @@ func TestAdviceInGo(t *testing.T) {
 				_, err := runGrad([]*Tensor{leaf().Sum()}, []*Tensor{leaf()})
 				return err
 			}, "element 0 of the differentiated Tensors"},
+			{"attention's second derivative", func() error {
+				q := Linspace(-1, 1, 64).Reshape(1, 2, 4, 8).RequiresGrad_()
+				g, err := runGrad([]*Tensor{ScaledDotProductAttention(q, q, q).Sum()}, []*Tensor{q}, CreateGraph(true))
+				if err != nil {
+					return err
+				}
+				return g[0].Sum().Backward()
+			}, "is not implemented. Hint: attention in nn.SDPAKernel([]nn.SDPBackend{nn.SDPMath}, f) has"},
 			{"1 less a mask", func() error { return Ones([]int{2}, Bool).RSub(1).Err() }, "use LogicalNot instead"},
 			{"a negative mask", func() error { return Ones([]int{2}, Bool).Neg().Err() }, "use LogicalNot instead"},
 			{"a mask less a mask", func() error { return Ones([]int{2}, Bool).Sub(Ones([]int{2}, Bool)).Err() }, "Use LogicalXor instead"},
