@@ -117,6 +117,9 @@ func apply(op string, opts []Option, known ...string) (config, error) {
 func BatchSize(n int) Option { return Option{"BatchSize", func(c *config) { c.batch = n }} }
 
 // Shuffle makes each epoch return the samples in a different random order; off by default, but for NewDistributedSampler.
+// The order depends only on Seed, which is 0 by default, and the epoch: each run of a program has the same orders,
+// whatever tensor.ManualSeed is, and a loader does not draw from that generator. Its orders are not those of PyTorch's
+// shuffle=True. WithSampler with NewRandomSampler has those of PyTorch's RandomSampler with a generator of that seed.
 func Shuffle(on ...bool) Option {
 	return Option{"Shuffle", func(c *config) { c.shuffle = options.On(on) }}
 }
@@ -169,7 +172,8 @@ const (
 )
 
 // NewLoader returns a loader of dataset. Options: BatchSize, Shuffle, Seed, WithSampler, WithBatchSampler, PinMemory,
-// Workers, Prefetch, DropLast, Device. PyTorch: torch.utils.data.DataLoader.
+// Workers, Prefetch, DropLast, Device. With Shuffle the order is not PyTorch's, and each run with the same Seed has the
+// same; see [Shuffle]. PyTorch: torch.utils.data.DataLoader.
 func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 	c, err := apply("NewLoader", opts, "BatchSize", "Shuffle", "Seed", "WithSampler", "WithBatchSampler", "PinMemory", "Workers", "Prefetch", "DropLast", "Device")
 	if err != nil {
