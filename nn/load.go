@@ -27,7 +27,7 @@ type loadSettings struct {
 }
 
 // Strict(false) allows names that are missing from the state or not in the module (strict=False). Shapes must match all
-// the same. The default is true.
+// the same. The default is true, which needs all names of tied weights, as in PyTorch; otherwise one is enough.
 func Strict(on ...bool) LoadOption { return func(s *loadSettings) { s.lax = !options.On(on) } }
 
 // Assign makes LoadStateDict put the tensors of the state into the module, instead of copying their values into the module's
@@ -38,12 +38,12 @@ func Strict(on ...bool) LoadOption { return func(s *loadSettings) { s.lax = !opt
 //	model := newModel(nn.Device(tensor.Meta))
 //	err := checkpoint.LoadModel("model.safetensors", model, nn.Assign(true))
 //
-// A parameter requires a gradient if the one that it replaces did. Make the optimizer after this. Tensors that the
-// state does not have stay on the meta device (LoadReport.Meta): tied weights of which the file has only one, which
-// must be tied again, and buffers that are not saved, except those of this package's modules. A tensor in a map, an
-// original of a Parametrized, or a tensor in a struct that the module does not hold by a pointer cannot be replaced
-// and is an error. Weights of an RNN, GRU or LSTM on CUDA are not in one buffer then: To makes it. PyTorch:
-// assign=True; off by default.
+// A parameter requires a gradient if the one that it replaces did. Make the optimizer after this. Assign replaces only
+// the names that the state has: if it has one of several tied weights, they are no longer tied, as in PyTorch, and must
+// be tied again. Tensors that the state does not have stay on the meta device (LoadReport.Meta): such weights, and
+// buffers that are not saved, except those of this package's modules. A tensor in a map, an original of a Parametrized,
+// or a tensor in a struct that the module does not hold by a pointer cannot be replaced and is an error. Weights of an
+// RNN, GRU or LSTM on CUDA are not in one buffer then: To makes it. PyTorch: assign=True; off by default.
 func Assign(on ...bool) LoadOption { return func(s *loadSettings) { s.assign = options.On(on) } }
 
 // Rename sets the function that returns the module's name for a name of the state, or "" for a tensor that is not to be
@@ -111,7 +111,7 @@ func texts(list []Mismatch) []string {
 // the element of one of shape [1], as PyTorch before 0.4 saved it; a batch norm's num_batches_tracked may be missing, and
 // keeps its value. Otherwise LoadStateDict copies nothing and returns an error that lists all differences. If a copy
 // fails, as for want of memory, it copies the others and returns the errors. A module on the meta device needs Assign.
-// PyTorch: Module.load_state_dict.
+// For tied weights see [Strict] and [Assign]. PyTorch: Module.load_state_dict.
 func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) (err error) {
 	const op = "LoadStateDict"
 	var s loadSettings
@@ -187,7 +187,7 @@ func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) (
 	}
 	report.sort()
 	if !s.lax {
-		wrong = append(prefixed("missing ", report.Missing), append(wrong, prefixed("unexpected ", report.Unexpected)...)...)
+		wrong = append(missing(own, state, report.Missing), append(wrong, prefixed("unexpected ", report.Unexpected)...)...)
 	}
 	if len(wrong) != 0 {
 		return refuse.Error(op, tensor.ErrArgument, "the state does not fit %T: %s", m, strings.Join(wrong, "; "))
@@ -295,6 +295,24 @@ func (r *LoadReport) sort() {
 	byName := func(a, b Mismatch) int { return cmp.Compare(a.Name, b.Name) }
 	slices.SortFunc(r.Mismatched, byName)
 	slices.SortFunc(r.Converted, byName)
+}
+
+// missing returns what an error says of the missing names. A tied tensor has several, of which the state may have one.
+func missing(own State, state map[string]*tensor.Tensor, names []string) []string {
+	found := map[*tensor.Tensor]string{}
+	for _, n := range own {
+		if state[n.Name] != nil {
+			found[n.Tensor] = n.Name
+		}
+	}
+	out := prefixed("missing ", names)
+	for i, name := range names {
+		at := slices.IndexFunc(own, func(n Named) bool { return n.Name == name })
+		if other := found[own[at].Tensor]; other != "" {
+			out[i] += fmt.Sprintf(", the same tensor as %s, which the state has", other)
+		}
+	}
+	return out
 }
 
 func prefixed(with string, names []string) []string {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,6 +67,31 @@ func TestLoadReport(t *testing.T) {
 		return nil
 	}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestMissingTied tests that an error says so if a missing name is that of a tied tensor that the state has.
+func TestMissingTied(t *testing.T) {
+	leak.Check(t)
+	m := &struct{ Emb, Head, Other *nn.Embedding }{Emb: nn.NewEmbedding(2, 2), Head: &nn.Embedding{}, Other: nn.NewEmbedding(1, 1)}
+	m.Head.Weight = m.Emb.Weight
+	defer nn.Release(m)
+	if err := tensor.WithScope(func() error {
+		state := map[string]*tensor.Tensor{"emb.weight": tensor.Ones([]int{2, 2})}
+		err := nn.LoadStateDict(m, state)
+		if want := "missing head.weight, the same tensor as emb.weight, which the state has; missing other.weight"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+		var r nn.LoadReport
+		if err := nn.LoadStateDict(m, state, nn.Strict(false), nn.Report(&r)); err != nil || !slices.Equal(r.Missing, []string{"head.weight", "other.weight"}) {
+			t.Errorf("%v, %v", err, r)
+		}
+		if v, err := m.Head.Weight.Sum().Item(); err != nil || v != 4 {
+			t.Errorf("the head's weights add up to %v, %v", v, err)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 
