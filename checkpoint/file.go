@@ -91,6 +91,9 @@ func Mapped(on ...bool) Option { return func(s *settings) { s.mapped = options.O
 //     not matter.
 //   - A NumPy file, and an index: the headers, or the files that it lists.
 //
+// It also opens a PyTorch file with sparse, nested or quantised tensors; for these [File.Tensor], [File.Value] and
+// LoadModel return an error.
+//
 // Of several arrays in one .npy file, and several objects in one PyTorch file of the older format, it opens the first.
 //
 // PyTorch: torch.load(path, mmap=True, weights_only=True), safetensors.safe_open.
@@ -360,10 +363,11 @@ func (f *File) each(accept func(name string) bool, add adder) error {
 
 // Value returns an object of a PyTorch file by its name, which is formed as that of a tensor is; "" is the whole
 // object. A dict is a map[string]any, or a map[int]any if all its keys are integers, and an error if a key has no name
-// (see [File.Names]); a list, a tuple and a set are a []any; an int is an int, or a *big.Int if it has more than 64
-// bits; bytes are a []byte; None is nil; a dtype is its name in Python. An object that occurs several times in Python
-// is one map or slice here, too; one that contains itself has no value. Tensors are like those that [File.Tensor]
-// returns, and belong to the current scope. For other formats a tensor is the only kind of value.
+// (see [File.Names]); an OrderedDict, too, is a map, which loses its order; a list, a tuple and a set are a []any; an
+// int is an int, or a *big.Int if it has more than 64 bits; bytes are a []byte; None is nil; a dtype is its name in
+// Python. An object that occurs several times in Python is one map or slice here, too; one that contains itself has no
+// value. Tensors are like those that [File.Tensor] returns, and belong to the current scope. For other formats a tensor
+// is the only kind of value.
 func (f *File) Value(name string) (any, error) {
 	if !f.opened() {
 		return nil, notOpened("Value")
