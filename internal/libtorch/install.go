@@ -301,9 +301,13 @@ func (in *installer) acquire(ctx context.Context) (func(), error) {
 	if err := os.MkdirAll(in.cfg.Cache, 0o755); err != nil {
 		return nil, fmt.Errorf("%w: set %s to a writable directory", err, locate.EnvCache)
 	}
-	// Others may use the cache, too, as far as the user's mask allows it.
-	lock := flock.New(filepath.Join(in.cfg.Cache, "setup.lock"), flock.SetPermissions(0o666))
+	// Others may use the cache, too, as far as the user's mask allows it. NFS locks only a file that is open for writing.
+	lock := in.lockFile(os.O_RDWR)
 	free, err := lock.TryLock()
+	if errors.Is(err, fs.ErrPermission) { // another user's file
+		lock = in.lockFile(os.O_RDONLY)
+		free, err = lock.TryLock()
+	}
 	if err == nil && !free {
 		in.Note("another setup is running in %s; waiting for it", in.cfg.Cache)
 		in.waited = true
@@ -313,9 +317,13 @@ func (in *installer) acquire(ctx context.Context) (func(), error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, fmt.Errorf("lock %s: %w", lock.Path(), err)
+		return nil, fmt.Errorf("lock %s: %w: set %s to a writable directory on a file system that has locks", lock.Path(), err, locate.EnvCache)
 	}
 	return func() { _ = lock.Unlock() }, nil
+}
+
+func (in *installer) lockFile(access int) *flock.Flock {
+	return flock.New(filepath.Join(in.cfg.Cache, "setup.lock"), flock.SetPermissions(0o666), flock.SetFlag(os.O_CREATE|access))
 }
 
 // clean removes what an interrupted setup left. The lock is held, so none of it is in use.
