@@ -326,7 +326,8 @@ func (in *installer) lockFile(access int) *flock.Flock {
 	return flock.New(filepath.Join(in.cfg.Cache, "setup.lock"), flock.SetPermissions(0o666), flock.SetFlag(os.O_CREATE|access))
 }
 
-// clean removes what an interrupted setup left. The lock is held, so none of it is in use.
+// clean removes what an interrupted setup left. The lock is held, so none of it is in use, except for the old libraries
+// of running programs, which NFS does not remove.
 func (in *installer) clean() error {
 	if err := os.MkdirAll(in.wheelDir(), 0o755); err != nil {
 		return err
@@ -337,8 +338,8 @@ func (in *installer) clean() error {
 			return err
 		}
 		for _, path := range left {
-			if err := os.RemoveAll(path); err != nil {
-				return fmt.Errorf("remove files of an earlier setup: %w", err)
+			if err := os.RemoveAll(path); err != nil { // nothing uses these names again
+				in.Note("remove files of an earlier setup: %v", err)
 			}
 		}
 	}
@@ -400,15 +401,24 @@ func (in *installer) install(ctx context.Context) (Source, error) {
 }
 
 // replaceDir renames temp to target. It first renames an existing target away, so that programs that have its files
-// open keep them.
+// open keep them. On NFS these cannot be removed until the programs end; a later replaceDir removes them.
 func replaceDir(temp, target string) error {
-	old := ""
+	dir, prefix := filepath.Dir(target), tempPrefix+"old-"+filepath.Base(target)+"-"
+	defer func() {
+		olds, _ := filesIn(dir, prefix, "")
+		for _, path := range olds {
+			_ = os.RemoveAll(path)
+		}
+	}()
 	if _, err := os.Lstat(target); err == nil {
-		old = filepath.Join(filepath.Dir(target), tempPrefix+"old-"+filepath.Base(target))
-		if err := os.RemoveAll(old); err != nil {
+		old, err := os.MkdirTemp(dir, prefix) // a name that is not in use
+		if err != nil {
 			return err
 		}
-		err := os.Rename(target, old)
+		if err := os.Remove(old); err != nil {
+			return err
+		}
+		err = os.Rename(target, old)
 		if errors.Is(err, syscall.EXDEV) { // overlayfs does not rename a directory of a lower layer: of a container's image
 			err = os.RemoveAll(target)
 		}
@@ -416,13 +426,7 @@ func replaceDir(temp, target string) error {
 			return err
 		}
 	}
-	if err := os.Rename(temp, target); err != nil {
-		return err
-	}
-	if old != "" {
-		return os.RemoveAll(old)
-	}
-	return nil
+	return os.Rename(temp, target)
 }
 
 // torchStamp is the manifest of an unpacked libtorch.
