@@ -350,6 +350,9 @@ var (
 
 	// noLibrary is the loader's message for a file that is damaged or of another kind.
 	noLibrary = regexp.MustCompile(`^(/[^:]*): (file too short|cannot read file data|object file has no |only ET_|.*ELF)`)
+
+	// tooOld is the loader's message for a C or C++ run-time library that lacks what another library needs.
+	tooOld = regexp.MustCompile("^(/[^:]*): version `[^']*' not found \\(required by (.*)\\)$")
 )
 
 // OpenRemedy returns how to fix an undamaged shim that the system's loader cannot open, given the loader's reason.
@@ -357,10 +360,16 @@ func OpenRemedy(shim, reason string) string {
 	file, missing := strings.CutSuffix(reason, ": cannot open shared object file: No such file or directory")
 	path := os.Getenv("LD_LIBRARY_PATH")
 	chosen := path != "" // LD_LIBRARY_PATH may have chosen the library at fault
+	ofPath := func(file string) bool {
+		return slices.ContainsFunc(filepath.SplitList(path), func(dir string) bool { _, ok := below(dir, file); return ok })
+	}
+	if m := tooOld.FindStringSubmatch(reason); m != nil && !ofPath(m[1]) && !ofLibtorch.MatchString(filepath.Base(m[1])) {
+		return newerSystem(shim, filepath.Base(m[1]), m[2])
+	}
 	damaged := shim
 	if m := noLibrary.FindStringSubmatch(reason); m != nil {
 		damaged = m[1]
-		chosen = slices.ContainsFunc(filepath.SplitList(path), func(dir string) bool { _, ok := below(dir, damaged); return ok })
+		chosen = ofPath(damaged)
 	}
 	switch {
 	case missing && !ofLibtorch.MatchString(filepath.Base(file)):
@@ -377,6 +386,21 @@ func OpenRemedy(shim, reason string) string {
 		remedy += " --force" // it finds the shim undamaged
 	}
 	return remedy
+}
+
+// newerSystem returns how to fix a shim of which a library needs a newer run-time library than the system's.
+func newerSystem(shim, system, needs string) string {
+	older := "this system's " + system + " is older than that of "
+	if filepath.Dir(needs) != filepath.Dir(shim) {
+		return older + "the systems that this libtorch is for: use a newer system"
+	}
+	if cache, err := CacheDir(); err == nil {
+		if _, ok := below(filepath.Join(cache, "shim"), shim); ok {
+			return older + "the compiler that built the shim; with this system's own compiler (unset CXX) run: " +
+				setupOf(filepath.Base(filepath.Dir(shim))) + " --force"
+		}
+	}
+	return older + "the system on which the shim was built: set up and make the bundle on a system that is no newer than this one"
 }
 
 // below returns the first name of path's that is in dir.

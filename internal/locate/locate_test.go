@@ -214,12 +214,25 @@ func TestOpenRemedy(t *testing.T) {
 		{"/other", "/other/glibc-hwcaps/x86-64-v3/libc10.so: invalid ELF header", "unset LD_LIBRARY_PATH, which may name another libtorch: /other"},
 		{"", "/venv/torch/lib/libtorch_cpu.so: file too short", "install that libtorch again, as it was installed"},
 		{"", filepath.Join(TorchDir(dir, DefaultTorch), "torch/lib/libc10.so") + ": invalid ELF header", "run: " + SetupCommand + " --force"},
+		{"", "/lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by " + shim + ")",
+			"this system's libstdc++.so.6 is older than that of the compiler that built the shim; " +
+				"with this system's own compiler (unset CXX) run: " + SetupCommand + " --force"},
+		{"/other", "/lib/libc.so.6: version `GLIBC_2.38' not found (required by /venv/torch/lib/libtorch_cpu.so)",
+			"this system's libc.so.6 is older than that of the systems that this libtorch is for: use a newer system"},
+		{"/other", "/other/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by " + shim + ")",
+			"unset LD_LIBRARY_PATH, which may name another libtorch: /other"},
 		{"", "liblinstock.so: failed to map segment from shared object", "move " + filepath.Dir(shim) + " to a file system that is not mounted with noexec (LINSTOCK_CACHE)"},
 	} {
 		t.Setenv("LD_LIBRARY_PATH", c.path)
 		if got := OpenRemedy(shim, c.reason); got != c.want {
 			t.Errorf("%s: %q, want %q", c.reason, got, c.want)
 		}
+	}
+	t.Setenv("LD_LIBRARY_PATH", "/other")
+	bundle := "/srv/app/" + LibName()
+	if got, want := OpenRemedy(bundle, "/lib/libc.so.6: version `GLIBC_2.38' not found (required by "+bundle+")"), "this system's libc.so.6 is older than "+
+		"that of the system on which the shim was built: set up and make the bundle on a system that is no newer than this one"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 	// Setup does not make a library of libtorch a shim.
 	t.Setenv("LD_LIBRARY_PATH", "")
