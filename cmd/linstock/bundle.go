@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	"github.com/linstock-ml/linstock/internal/intact"
 	"github.com/linstock-ml/linstock/internal/libtorch"
 	"github.com/linstock-ml/linstock/internal/locate"
 )
@@ -36,7 +38,7 @@ are in DIR/licenses/linstock and belong with the program.`,
 			if err != nil {
 				return err
 			}
-			shim, err := locate.Find(hash)
+			shim, err := shimToBundle(hash)
 			if err != nil {
 				return err
 			}
@@ -53,4 +55,26 @@ are in DIR/licenses/linstock and belong with the program.`,
 	}
 	cmd.Flags().BoolVar(&cuda, "cuda", false, "also copy the libraries that a GPU needs")
 	return cmd
+}
+
+// shimToBundle returns the shim that programs with these sources open. It fails if they would not open its copy.
+func shimToBundle(hash string) (string, error) {
+	shim, err := locate.Find(hash)
+	if err != nil {
+		return "", err
+	}
+	var m intact.Manifest
+	if intact.Read(filepath.Dir(shim), &m) != nil {
+		return shim, nil // libtorch.SourceOf reports it
+	}
+	switch {
+	case m.Root == "." && os.Getenv(locate.EnvLib) == "":
+		return "", fmt.Errorf("bundle: linstock lies beside the bundle of %s and finds only that: move linstock to another directory", shim)
+	case m.Root == ".":
+		return "", fmt.Errorf("bundle: %s is part of a bundle; unset %s", shim, locate.EnvLib)
+	case m.Sources != "" && m.Sources != hash:
+		err := fmt.Errorf("%s was built from other sources than this linstock", shim)
+		return "", fmt.Errorf("bundle: %w", &locate.Fault{Err: err, Remedy: locate.Remedy(shim, shim)})
+	}
+	return shim, nil
 }

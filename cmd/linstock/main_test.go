@@ -410,6 +410,40 @@ func TestBundleWithoutSetup(t *testing.T) {
 	}
 }
 
+// TestBundleOfAnotherShim tests that bundle copies no shim that programs of this module would not open.
+func TestBundleOfAnotherShim(t *testing.T) {
+	isolated(t)
+	dir := t.TempDir()
+	shim := filepath.Join(dir, locate.LibName())
+	t.Setenv(locate.EnvLib, shim)
+	for manifest, want := range map[string]string{
+		`{"root": "/nowhere", "sources": "0123456789ab"}`: shim + " was built from other sources than this linstock; unset LINSTOCK_LIB",
+		`{"root": "."}`: shim + " is part of a bundle; unset LINSTOCK_LIB",
+	} {
+		if err := errors.Join(os.WriteFile(shim, nil, 0o755), os.WriteFile(filepath.Join(dir, intact.ManifestFile), []byte(manifest), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := command(t, "bundle", t.TempDir()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q\n%s", manifest, err, want, out)
+		}
+	}
+	// Beside a program that is in a bundle, linstock finds that bundle.
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(locate.EnvLib, "")
+	lib := filepath.Join(filepath.Dir(exe), locate.LibName())
+	manifest := filepath.Join(filepath.Dir(exe), intact.ManifestFile)
+	t.Cleanup(func() { _ = errors.Join(os.Remove(lib), os.Remove(manifest)) })
+	if err := errors.Join(os.WriteFile(lib, nil, 0o755), os.WriteFile(manifest, []byte(`{"root": "."}`), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := command(t, "bundle", t.TempDir()); err == nil || !strings.Contains(err.Error(), "move linstock to another directory") {
+		t.Errorf("beside a bundle: %v", err)
+	}
+}
+
 func TestQuote(t *testing.T) {
 	for s, want := range map[string]string{"/a/b-1.0": "/a/b-1.0", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$x": "'$x'"} {
 		if got := quote(s); got != want {
