@@ -94,7 +94,7 @@ missing tool or too little disk space before the download.`,
 func ready(r libtorch.Result) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "libtorch %s", r.Source.Version)
-	if r.Source.CUDA {
+	if r.CUDA {
 		b.WriteString(" with CUDA")
 	}
 	if r.Shim == "" {

@@ -35,6 +35,10 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 	if cuda && !s.CUDA {
 		return fmt.Errorf("--cuda: the libtorch in %s is for the CPU only; run: %s --cuda", s.Root, locate.SetupCommand)
 	}
+	if cuda && !isFile(cudaShim(shim)) {
+		return fmt.Errorf("--cuda: %s does not exist: CUDA's headers were not found when the shim was built; set CUDA_HOME to a toolkit and run: %s --cuda",
+			cudaShim(shim), locate.SetupCommand)
+	}
 	dir, err = filepath.Abs(dir)
 	if err != nil {
 		return err

@@ -48,6 +48,7 @@ type Config struct {
 type Result struct {
 	Source Source
 	Shim   string // path of the shim; "" with NoBuild
+	CUDA   bool   // the libraries that a GPU needs are installed, the shim's too unless there is none
 	// Changed is false if everything was installed already.
 	Changed bool
 	// Verified is the number of bytes of libtorch's libraries that Config.Verify compared or that Setup wrote. It is 0
@@ -246,9 +247,10 @@ func (in *installer) pinsOpenMP(version string) bool {
 }
 
 func (in *installer) result(s Source, changed bool) Result {
-	r := Result{Source: s, Changed: changed, Verified: in.verified}
+	r := Result{Source: s, CUDA: s.CUDA, Changed: changed, Verified: in.verified}
 	if !in.cfg.NoBuild {
 		r.Shim = in.shimPath(s)
+		r.CUDA = s.CUDA && isFile(cudaShim(r.Shim))
 	}
 	return r
 }

@@ -307,9 +307,25 @@ func TestSetupCUDA(t *testing.T) {
 	if !result.Source.CUDA || !result.Changed {
 		t.Errorf("%+v", result)
 	}
+	// The shim's own library for a GPU is not built where CUDA's headers are not found.
+	if err := Bundle(t.Context(), result.Shim, result.Source, t.TempDir(), true, nil); result.CUDA || err == nil || !strings.Contains(err.Error(), "CUDA_HOME") {
+		t.Errorf("without the shim's library: %v, bundle --cuda: %v", result.CUDA, err)
+	}
+	if err := os.WriteFile(cudaShim(result.Shim), compile(t, t.TempDir(), "liblinstock_cuda.so"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cfg.NoBuild = true
+	if none, err := Setup(t.Context(), cfg); err != nil || !none.CUDA {
+		t.Errorf("without a shim: %+v, %v", none, err)
+	}
+	cfg.NoBuild = false
+	bundle := t.TempDir()
+	if err := Bundle(t.Context(), result.Shim, result.Source, bundle, true, nil); err != nil || !isFile(filepath.Join(bundle, "liblinstock_cuda.so")) {
+		t.Errorf("with the shim's library: %v", err)
+	}
 	// An installation with CUDA also serves a setup without it.
 	cfg.CUDA = false
-	if again, err := Setup(t.Context(), cfg); err != nil || again.Changed {
+	if again, err := Setup(t.Context(), cfg); err != nil || again.Changed || !again.CUDA {
 		t.Errorf("setup without --cuda afterwards: %+v, %v", again, err)
 	}
 }
