@@ -38,8 +38,9 @@ Setup uses the first libtorch of these:
                            libtorch is extracted; Python is not needed afterwards.
 
 It needs a C++ compiler, CMake and ninja (or make), pip to download, and about
-1.2 GB of disk space while it works (half of that remains in use). It reports a
-missing tool or too little disk space before the download.`,
+1.2 GB of disk space while it works (half of that remains in use); pip may keep the
+download in its own cache, too. It reports a missing tool or too little disk space
+before the download.`,
 		Example: `  linstock setup
   linstock setup --torch 2.11.0
   linstock setup --cuda                         # with the libraries that a GPU needs, gigabytes

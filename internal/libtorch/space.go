@@ -15,11 +15,11 @@ import (
 // compilers 3 MB, which a user's flags (-g) may multiply.
 const buildSpace = 600 << 20
 
-// gatherSpace returns the most space that the wheels need while they are downloaded and unpacked. pip copies each at
-// the end. Their content is compressed; of PyTorch's own wheel only the CPU part is unpacked, which is about as large
-// as the wheel.
+// gatherSpace returns the most space that the wheels need while they are downloaded, unpacked and, once their files are
+// removed, the shim is built. pip copies each at the end. Their content is compressed; of PyTorch's own wheel only the
+// CPU part is unpacked, which is about as large as the wheel.
 func (in *installer) gatherSpace(wheels []Wheel) int64 {
-	var unpacked, download, largest int64
+	var unpacked, download, largest, build int64
 	for _, w := range wheels {
 		unpacked += w.Size
 		if len(in.cfg.Wheels) == 0 && !isFile(filepath.Join(in.wheelDir(), w.File)) {
@@ -29,7 +29,10 @@ func (in *installer) gatherSpace(wheels []Wheel) int64 {
 	if in.cfg.CUDA {
 		unpacked *= 2
 	}
-	return download + max(largest, unpacked+buildSpace)
+	if !in.cfg.NoBuild {
+		build = buildSpace
+	}
+	return max(download+largest, download+unpacked, unpacked+build)
 }
 
 // room returns an error if a directory's file system has less than need bytes free. The directory need not exist yet.
