@@ -118,7 +118,7 @@ func TestEnvOfAnEmptyCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv(locate.EnvLib, shim)
-	const run = "# LINSTOCK_LIB: not set up; run: " + locate.SetupCommand + " --torch 2.11.0\n"
+	run := "# LINSTOCK_LIB: not set up; run: " + locate.SetupCommand + " --torch 2.11.0\n"
 	if out, err := command(t, "env", "--torch", "2.11.0"); err != nil || strings.Contains(out, shim) || !strings.Contains(out, run) {
 		t.Errorf("env --torch: %v\n%s", err, out)
 	}

@@ -26,6 +26,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -33,14 +34,28 @@ import (
 	"github.com/linstock-ml/linstock/internal/intact"
 )
 
-const (
-	// SetupCommand is the command that fixes a missing, stale or damaged installation.
-	SetupCommand = "go run github.com/linstock-ml/linstock/cmd/linstock setup"
+// SetupCommand is the command that fixes a missing, stale or damaged installation. With the module's version, the go
+// command runs it also outside of a module that requires Linstock.
+var SetupCommand = setupCommand(debug.ReadBuildInfo())
 
-	// DefaultFile, in the directory of a source hash, holds the key of the shim
-	// that the last setup made.
-	DefaultFile = "default"
-)
+const modulePath = "github.com/linstock-ml/linstock"
+
+func setupCommand(info *debug.BuildInfo, ok bool) string {
+	version := ""
+	if ok {
+		for _, m := range append(info.Deps, &info.Main) {
+			// A working tree has no hash, nor has a directory that replaces the module.
+			if m.Path == modulePath && m.Replace == nil && m.Sum != "" {
+				version = "@" + m.Version
+			}
+		}
+	}
+	return "go run " + modulePath + "/cmd/linstock" + version + " setup"
+}
+
+// DefaultFile, in the directory of a source hash, holds the key of the shim
+// that the last setup made.
+const DefaultFile = "default"
 
 //go:embed versions.txt
 var versionsText string

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -124,6 +125,29 @@ func TestMissing(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv(EnvLib, dir)
 	check("LINSTOCK_LIB=" + dir + " has no " + LibName() + " in it; unset LINSTOCK_LIB")
+}
+
+// TestSetupCommand tests that the command has the version of a module that was downloaded, and of no other.
+func TestSetupCommand(t *testing.T) {
+	const plain, sum = "go run github.com/linstock-ml/linstock/cmd/linstock setup", "h1:abc="
+	for _, c := range []struct {
+		name, want string
+		info       *debug.BuildInfo
+	}{
+		{"no information", plain, nil},
+		{"a working tree", plain, &debug.BuildInfo{Main: debug.Module{Path: modulePath, Version: "v1.2.4-0.20260101000000-0123456789ab+dirty"}}},
+		{"a workspace", plain, &debug.BuildInfo{Deps: []*debug.Module{{Path: modulePath, Version: "(devel)"}}}},
+		{"a replaced module", plain, &debug.BuildInfo{Deps: []*debug.Module{{Path: modulePath, Version: "v1.2.3", Sum: sum, Replace: &debug.Module{Path: "../linstock"}}}}},
+		{"another module", plain, &debug.BuildInfo{Deps: []*debug.Module{{Path: "example.com/a", Version: "v1.2.3", Sum: sum}}}},
+		{"a dependency", "go run github.com/linstock-ml/linstock/cmd/linstock@v1.2.3 setup",
+			&debug.BuildInfo{Main: debug.Module{Path: "example.com/a"}, Deps: []*debug.Module{{Path: modulePath, Version: "v1.2.3", Sum: sum}}}},
+		{"linstock, installed", "go run github.com/linstock-ml/linstock/cmd/linstock@v1.2.3 setup",
+			&debug.BuildInfo{Main: debug.Module{Path: modulePath, Version: "v1.2.3", Sum: sum}}},
+	} {
+		if got := setupCommand(c.info, c.info != nil); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
 }
 
 // TestUnreadable tests that a library that exists is not reported as missing. A link to itself stands for a directory of

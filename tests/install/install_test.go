@@ -29,6 +29,9 @@ const (
 	release = "v0.0.1-test" // the release under which the file-system proxy serves this tree
 )
 
+// setupCommand is what a program with this release tells the user to run, wherever it runs.
+const setupCommand = "go run " + module + "/cmd/linstock@" + release + " setup"
+
 const answer = "sum: 24\n" // the output of tests/hello
 
 // A machine is a user's machine: an empty home directory without any part of Linstock.
@@ -232,7 +235,7 @@ func TestInstall(t *testing.T) {
 	m.must(dir, "go", "build", "-o", "program", ".")
 
 	t.Log("without libtorch the program prints what to do")
-	if out, err := m.try(dir, "./program"); err == nil || !strings.Contains(out, locate.SetupCommand) {
+	if out, err := m.try(dir, "./program"); err == nil || !strings.Contains(out, "run: "+setupCommand) {
 		t.Fatalf("%v: %s; want the setup command", err, out)
 	}
 	if !full {
@@ -258,6 +261,12 @@ func TestInstall(t *testing.T) {
 		t.Errorf("it took %v beyond starting:\n%s", d, out)
 	}
 
+	t.Log("the command that the program printed works outside of a module, too")
+	args := append(strings.Fields(setupCommand)[1:], setup(t)[3:]...)
+	if out := m.must(t.TempDir(), "go", args...); !strings.Contains(out, "was set up before") {
+		t.Errorf("%s:\n%s", setupCommand, out)
+	}
+
 	t.Log("a shell reads what env prints")
 	m.must(dir, "sh", "-c", `eval "$(go run `+module+`/cmd/linstock env)" && test -f "$LINSTOCK_LIB" && test -d "$LIBTORCH/torch/include"`)
 
@@ -279,7 +288,7 @@ func TestInstall(t *testing.T) {
 				t.Fatal(err)
 			}
 			out, err := m.try(dir, "./program")
-			if exit := new(exec.ExitError); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(out, "is damaged") || !strings.Contains(out, "run: "+locate.SetupCommand) {
+			if exit := new(exec.ExitError); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(out, "is damaged") || !strings.Contains(out, "run: "+setupCommand) {
 				t.Errorf("%s: the program ended with %v and said:\n%s", name, err, out)
 			}
 			if out, err := m.try(dir, "go", "run", module+"/cmd/linstock", "doctor"); err == nil || !strings.Contains(out, "is damaged") {
