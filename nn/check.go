@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/internal/locate"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -188,14 +189,21 @@ func (c *checker) module(v reflect.Value, facts *facts) bool {
 	if err == nil {
 		return true
 	}
-	// The method may be promoted from an embedded module, whose error is reported already.
+	// The method may be promoted from an embedded module, whose error is reported already. Without libtorch, all modules
+	// have one error.
 	for _, e := range c.errs {
-		if errors.Is(e, err) {
+		if errors.Is(e, err) || notLoaded(e) && notLoaded(err) {
 			return false
 		}
 	}
 	c.errs = append(c.errs, fmt.Errorf("linstock: Check: %s: %w", c.at(), err))
 	return false
+}
+
+// notLoaded reports whether err says why libtorch cannot be loaded.
+func notLoaded(err error) bool {
+	var fault *locate.Fault
+	return errors.Is(err, locate.ErrMissing) || errors.As(err, &fault)
 }
 
 func (c *checker) fields(v reflect.Value, pkg string) {
