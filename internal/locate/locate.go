@@ -274,7 +274,7 @@ func installedKeys(cache, hash string) []string {
 }
 
 // ErrMissing is wrapped by every error that reports that the shim was not found.
-var ErrMissing = errors.New("libtorch is not set up on this machine")
+var ErrMissing = errors.New("libtorch is not set up")
 
 // Missing returns the error for a machine on which none of ShimCandidates exists or can be read. Its text is one line
 // that says how to fix it. It is ErrMissing only if none exists.
@@ -296,15 +296,21 @@ func Missing(hash string) error {
 	}
 	cache, err := CacheDir()
 	if err != nil {
-		return fmt.Errorf("linstock: %w: there is no home directory to look in; set %s and run: %s", ErrMissing, EnvCache, SetupCommand)
+		return fmt.Errorf("linstock: %w on this machine: there is no home directory to look in; set %s and run: %s", ErrMissing, EnvCache, SetupCommand)
 	}
-	if version := os.Getenv(EnvTorch); version != "" && version != DefaultTorch {
-		if err := CheckPinned(version); err != nil {
-			return fmt.Errorf("linstock: %w: %w, or unset %s", ErrMissing, err, EnvTorch)
-		}
-		return fmt.Errorf("linstock: %w in version %s (%s; searched in %s); run: %s --torch %s", ErrMissing, version, EnvTorch, cache, SetupCommand, version)
+	version := os.Getenv(EnvTorch)
+	if version == "" {
+		version = DefaultTorch
+	} else if err := CheckPinned(version); err != nil {
+		return fmt.Errorf("linstock: %w: %w, or unset %s", ErrMissing, err, EnvTorch)
 	}
-	return fmt.Errorf("linstock: %w (searched in %s); run: %s", ErrMissing, cache, SetupCommand)
+	if root := TorchDir(cache, version); intact.Read(root, &intact.Manifest{}) == nil {
+		return fmt.Errorf("linstock: %w for this version of Linstock, whose shim is not built (libtorch is in %s); run: %s", ErrMissing, root, setupOf(version))
+	}
+	if version != DefaultTorch {
+		return fmt.Errorf("linstock: %w in version %s (%s; searched in %s); run: %s", ErrMissing, version, EnvTorch, cache, setupOf(version))
+	}
+	return fmt.Errorf("linstock: %w on this machine (searched in %s); run: %s", ErrMissing, cache, SetupCommand)
 }
 
 // unreadable returns why one of ShimCandidates cannot be read, for example a directory of another user; nil if none exists.

@@ -1,6 +1,7 @@
 package locate
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"testing/fstest"
+
+	"github.com/linstock-ml/linstock/internal/intact"
 )
 
 const hash = "0123456789ab"
@@ -112,7 +115,14 @@ func TestMissing(t *testing.T) {
 			t.Errorf("%v: want one line with %q", err, part)
 		}
 	}
-	check("setup --torch 2.11.0")
+	check("is not set up in version 2.11.0 (LINSTOCK_TORCH; searched in " + searched + "); run: " + SetupCommand + " --torch 2.11.0")
+	// After an update of the module, libtorch is there and only the shim is not.
+	for version, command := range map[string]string{"2.11.0": SetupCommand + " --torch 2.11.0", "": SetupCommand} {
+		t.Setenv(EnvTorch, version)
+		root := TorchDir(searched, cmp.Or(version, DefaultTorch))
+		write(t, filepath.Join(root, intact.ManifestFile), "{}")
+		check("is not set up for this version of Linstock, whose shim is not built (libtorch is in " + root + "); run: " + command)
+	}
 	for _, version := range []string{"2.10.0", "2.16.0", "2.13.7", "nonsense"} {
 		t.Setenv(EnvTorch, version)
 		check("choose one of " + strings.Join(Versions, ", ") + ", or unset LINSTOCK_TORCH")
