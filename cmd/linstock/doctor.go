@@ -232,7 +232,11 @@ func toolFinding(tool libtorch.Tool, missing state) finding {
 	if tool.Found() {
 		return finding{tool.Name, good, tool.Version, ""}
 	}
-	return finding{tool.Name, missing, "not found; setup needs it", libtorch.InstallHint(tool)}
+	detail := "not found; setup needs it"
+	if tool.Old != "" {
+		detail = fmt.Sprintf("%s; setup needs %s or newer", tool.Old, tool.Least)
+	}
+	return finding{tool.Name, missing, detail, libtorch.InstallHint(tool)}
 }
 
 func cacheFinding(cache string) finding {

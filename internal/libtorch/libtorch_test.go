@@ -785,6 +785,44 @@ func TestMissingToolsAreNamed(t *testing.T) {
 	}
 }
 
+// TestOldToolsAreNamed tests that setup does not download with a pip, nor build with a CMake, that is too old for it.
+func TestOldToolsAreNamed(t *testing.T) {
+	cfg := config(t)
+	cfg.Wheels = nil
+	bin := t.TempDir()
+	tool := func(name, version string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\necho '"+version+"'\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tool("python3", "pip 9.0.3 from /usr/lib/python3.6/site-packages (python 3.6)")
+	tool("cmake", "cmake version 3.10.2")
+	tool("c++", "c++ (GCC) 8.5.0")
+	tool("ninja", "1.8.2")
+	t.Setenv("PATH", bin)
+	t.Setenv("CXX", "")
+	for _, c := range []struct{ venv, want string }{
+		{"", "not found: CMake 3.18 or newer (this one is 3.10.2), pip 20.3 or newer (this one is 9.0.3); fix it with: " +
+			"python3 -m pip install --user -U pip && python3 -m pip install --user -U cmake"},
+		{"/venv", "python3 -m pip install -U pip && python3 -m pip install -U cmake"},
+	} {
+		t.Setenv("VIRTUAL_ENV", c.venv)
+		if _, err := Setup(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want %q", err, c.want)
+		}
+	}
+	tool("pip3", "pip 20.3.4 from /opt/lib/python3.9/site-packages (python 3.9)")
+	tool("cmake", "cmake version 3.18.0")
+	if pip, cmake := FindPip(t.Context()), FindCMake(t.Context()); !slices.Equal(pip.Command, []string{"pip3"}) || !cmake.Found() {
+		t.Errorf("newer tools: %+v, %+v", pip, cmake)
+	}
+	cmake, err := os.ReadFile(filepath.Join("..", "..", "cshim", "CMakeLists.txt"))
+	if want := "cmake_minimum_required(VERSION " + FindCMake(t.Context()).Least + ")"; err != nil || !strings.Contains(string(cmake), want) {
+		t.Errorf("the shim's CMakeLists.txt lacks %s (%v)", want, err)
+	}
+}
+
 func TestBundle(t *testing.T) {
 	cfg := config(t)
 	result, err := Setup(t.Context(), cfg)
