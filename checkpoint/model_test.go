@@ -8,11 +8,13 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/internal/golden"
 	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/internal/sharding"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -103,6 +105,58 @@ func TestModelsRoundTripThroughPython(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A dividing stands for a group of package dist that divides parameters.
+type dividing struct{}
+
+func (dividing) AllReduce(*tensor.Tensor, bool) error { return nil }
+
+// TestStatesThatNoReaderUnderstands tests that no function saves the state of a merged LoRALinear, which a reader would
+// merge twice, and none a part of a parameter, which a reader would take for the whole. The part alone can be saved.
+func TestStatesThatNoReaderUnderstands(t *testing.T) {
+	leak.Check(t)
+	lora := nn.NewLoRALinear(nn.NewLinear(3, 2), 1)
+	defer nn.Release(lora)
+	if err := lora.Merge(); err != nil {
+		t.Fatal(err)
+	}
+	divided := nn.NewLinear(3, 2)
+	defer nn.Release(divided)
+	sharding.Mark(divided.Weight, dividing{})
+	save := func(state nn.State) map[string]error {
+		dir := t.TempDir()
+		file := func(name string) string { return filepath.Join(dir, name) }
+		return map[string]error{
+			"Save":                 checkpoint.Save(file("a"), state.Map(), nil),
+			"SaveSharded":          checkpoint.SaveSharded(file("b"), state.Map(), nil, 100),
+			"SavePyTorch":          checkpoint.SavePyTorch(file("c"), state),
+			"SavePyTorch of a map": checkpoint.SavePyTorch(file("d"), map[string]any{"model": state.Map(), "epoch": 1}),
+			"SaveNPZ":              checkpoint.SaveNPZ(file("e"), state.Map()),
+		}
+	}
+	for model, says := range map[any]string{lora: "Unmerge it first", divided: "dist/dcp"} {
+		for what, err := range save(nn.StateDict(model)) {
+			if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s of a %T: %v", what, model, err)
+			}
+		}
+	}
+	scoped(t, func() {
+		for what, err := range save(nn.State{{Name: "part", Tensor: divided.Weight.Detach()}}) {
+			if err != nil {
+				t.Errorf("%s of the part alone: %v", what, err)
+			}
+		}
+	})
+	if err := lora.Unmerge(); err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range save(nn.StateDict(lora)) {
+		if err != nil {
+			t.Errorf("%s of what is not merged: %v", what, err)
+		}
+	}
 }
 
 func TestPythonReadsValues(t *testing.T) {

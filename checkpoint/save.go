@@ -22,6 +22,7 @@ import (
 
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/internal/regular"
+	"github.com/linstock-ml/linstock/internal/sharding"
 	"github.com/linstock-ml/linstock/internal/syncdir"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -32,7 +33,7 @@ import (
 // device or a pipe is an error. If the process is killed meanwhile, a file named .NAME and a number is left (for a NAME
 // of more than 235 bytes, its beginning and a hash), which the next Save to the same path removes (on Unix). The same
 // tensors give the same bytes. Tensors may be on any device and have any strides. They are written in row-major order,
-// and each in full if several share storage.
+// and each in full if several share storage. A parameter that package dist divides is an error: package dist/dcp saves it.
 //
 // Save does not touch other files, such as an older model.safetensors.index.json next to a new model.safetensors, which
 // another loader may prefer.
@@ -92,7 +93,7 @@ func anyContentOf(t *tensor.Tensor) (content, error) {
 	if err := refuse.Unusable("Save", "", t); err != nil {
 		return content{}, err
 	}
-	if err := checkStrided(t); err != nil {
+	if err := writable(t); err != nil {
 		return content{}, err
 	}
 	c := content{shape: slices.Clone(t.Shape()), dtype: t.DType()}
@@ -112,10 +113,15 @@ func anyContentOf(t *tensor.Tensor) (content, error) {
 	return c, nil
 }
 
-// checkStrided returns an error for a tensor of a layout that no format has.
-func checkStrided(t *tensor.Tensor) error {
+// writable returns an error for a tensor of a layout that no format has, and for a part of a parameter, which a reader
+// would take for the whole.
+func writable(t *tensor.Tensor) error {
 	if l := t.Layout(); l != tensor.Strided {
 		return fmt.Errorf("a tensor of layout %v cannot be written; use ToDense", l)
+	}
+	if sharding.Groups(t) != nil {
+		return refuse.Error("Save", tensor.ErrArgument, "it is this process's part of a parameter that package dist divides: save the model with package "+
+			"dist/dcp, or the result of dist.FullStateDict; to write the part alone, give its Detach()")
 	}
 	return nil
 }

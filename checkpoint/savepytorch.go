@@ -273,7 +273,7 @@ func (s *pytorchSaver) tensor(t *tensor.Tensor) error {
 	if d.Size() == 0 {
 		return fmt.Errorf("tensors of dtype %v cannot be written", d)
 	}
-	if err := checkStrided(t); err != nil {
+	if err := writable(t); err != nil {
 		return err
 	}
 	if !s.second {

@@ -400,7 +400,7 @@ func withFile(op, path string, f func(*File) error, opts ...Option) error {
 // called sets the operation of an error to op, the function that the program called, instead of one that op
 // calls.
 func called(op string, err error) error {
-	within := []string{"Alias", "Check", "LoadStateDict", "Save", "SetRNGState"}
+	within := []string{"Alias", "Check", "LoadStateDict", "Save", "SetRNGState", "StateDict"}
 	var e *tensor.Error
 	if !errors.As(err, &e) || !slices.Contains(within, e.Op) {
 		return err

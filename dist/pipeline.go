@@ -79,7 +79,7 @@ func NewPipeline(g *Group, stage nn.Layer, loss func(output, target *tensor.Tens
 		return nil, err
 	}
 	p := &Pipeline{g: g, stage: stage, loss: loss, microbatches: microbatches, device: tensor.CPU}
-	if state := nn.StateDict(model); len(state) != 0 {
+	if state := append(nn.NamedParameters(model), nn.NamedBuffers(model)...); len(state) != 0 {
 		p.device = state[0].Tensor.Device()
 	}
 	for _, opt := range opts {

@@ -40,8 +40,11 @@ func Check(m any) error {
 }
 
 // checked prepends a failed tensor that carries Check's error, if there is one.
-func checked(m any, named []Named) []Named {
-	if err := Check(m); err != nil {
+func checked(m any, named []Named) []Named { return withError(Check(m), named) }
+
+// withError prepends a failed tensor that carries err, if it is not nil.
+func withError(err error, named []Named) []Named {
+	if err != nil {
 		named = append([]Named{{"", tensor.Failed(err)}}, named...)
 	}
 	return named

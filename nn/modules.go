@@ -39,8 +39,8 @@ type Named struct {
 // State is the parameters and buffers of a module, in PyTorch's order.
 type State []Named
 
-// Map returns the tensors by name, in the form that LoadStateDict and checkpoint.Save take. If Check found an error,
-// the map contains only the failed tensor that carries it.
+// Map returns the tensors by name, in the form that LoadStateDict and checkpoint.Save take. If StateDict found an
+// error, the map contains only the failed tensor that carries it.
 func (s State) Map() map[string]*tensor.Tensor {
 	if len(s) > 0 && s[0].Name == "" && !handle.Usable(s[0].Tensor) {
 		s = s[:1]
@@ -85,9 +85,16 @@ func collect(m any, buffers bool) (out []Named) {
 }
 
 // StateDict returns the parameters and buffers of m under PyTorch's names, without the buffers that have the tag
-// `nn:",nonpersistent"`. A tensor with several names (tied weights) is listed under each. The tensors are m's own, not copies. If Check finds an error, the first element is a failed
-// tensor that carries it, so that a function that saves the state returns the error. PyTorch: Module.state_dict.
-func StateDict(m any) State { return checked(m, saved(m)) }
+// `nn:",nonpersistent"`. A tensor with several names (tied weights) is listed under each. The tensors are m's own, not
+// copies. If Check finds an error, or if m has a merged LoRALinear, the first element is a failed tensor that carries the
+// error, so that a function that saves the state returns it. PyTorch: Module.state_dict.
+func StateDict(m any) State {
+	err := Check(m)
+	if err == nil {
+		err = unmerged("StateDict", m)
+	}
+	return withError(err, saved(m))
+}
 
 // saved returns the parameters and buffers of m that belong to its state.
 func saved(m any) State { return listed(m, buffer) }

@@ -618,8 +618,19 @@ func (l *LoRALinear) merge(on bool) error {
 	return err
 }
 
+// unmerged returns an error of op if a LoRALinear in m is merged, which the state of m does not show.
+func unmerged(op string, m any) error {
+	for _, n := range NamedModules(m) {
+		if l, ok := n.Module.(*LoRALinear); ok && l.Merged() {
+			return refuse.Error(op, tensor.ErrArgument, "the update of the LoRALinear %q is merged into its base, which the state would not show: "+
+				"Unmerge it first, or put its Base in its place", n.Name)
+		}
+	}
+	return nil
+}
+
 // LoRAState returns the tensors of the updates of all LoRALinears in m under their names in StateDict, to save them alone.
-// LoadStateDict with Strict(false) loads them.
+// It also takes merged ones, whose updates are the same. LoadStateDict with Strict(false) loads them.
 func LoRAState(m any) State {
 	var out State
 	var prefixes []string
@@ -628,7 +639,7 @@ func LoRAState(m any) State {
 			prefixes = append(prefixes, join(n.Name, "lora_"))
 		}
 	}
-	for _, n := range StateDict(m) {
+	for _, n := range checked(m, saved(m)) {
 		if n.Name == "" || slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(n.Name, p) }) {
 			out = append(out, n)
 		}

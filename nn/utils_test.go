@@ -1314,11 +1314,18 @@ func TestLoRA(t *testing.T) {
 			}
 			golden.Near(t, "merged", model.Forward(x), want, 1e-5, 1e-4)
 		}
-		if err := nn.LoadStateDict(model, nn.StateDict(model).Map()); err == nil || !strings.Contains(err.Error(), `LoRALinear "2" is merged`) {
-			t.Errorf("loading into a merged layer: %v", err)
-		}
+		// The failed tensor of StateDict is the scope's error, too.
+		_ = tensor.WithScope(func() error {
+			if err := nn.LoadStateDict(model, nn.StateDict(model).Map()); err == nil || !strings.Contains(err.Error(), `LoRALinear "2" is merged`) {
+				t.Errorf("loading into a merged layer: %v", err)
+			}
+			return nil
+		})
 		if !l.Merged() {
 			t.Error("Merged is wrong")
+		}
+		if s := nn.LoRAState(model); len(s) != 2 || s[0].Tensor != l.A.Weight || s[1].Tensor != l.B.Weight {
+			t.Errorf("the state of the merged updates is %v", s)
 		}
 		if err := errors.Join(l.Unmerge(), l.Unmerge()); err != nil {
 			return err

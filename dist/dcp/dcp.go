@@ -42,19 +42,13 @@ type Sharded interface {
 
 // Model returns the parameters and buffers of a model by their names in nn.StateDict, with a prefix. Tensors that no
 // Sharded module has are whole: all ranks have the same, as with a dist.DDP. For a part whose Sharded module is outside
-// model, for one that two of them place differently, and for a tensor of a merged nn.LoRALinear, the Shard has a failed
-// tensor, whose error Save and Load return.
+// model, and for one that two of them place differently, the Shard has a failed tensor, whose error Save and Load return;
+// so has the first Shard if nn.StateDict finds an error, such as a merged nn.LoRALinear.
 func Model(prefix string, model any) []Shard {
 	var sharded []Sharded
-	merged := map[*tensor.Tensor]string{} // the names of merged LoRALinears by their tensors
 	for _, m := range nn.NamedModules(model) {
 		if s, ok := m.Module.(Sharded); ok {
 			sharded = append(sharded, s)
-		}
-		if l, ok := m.Module.(*nn.LoRALinear); ok && l.Merged() {
-			for _, n := range nn.StateDict(l) {
-				merged[n.Tensor] = m.Name
-			}
 		}
 	}
 	var all []Shard
@@ -73,10 +67,6 @@ func Model(prefix string, model any) []Shard {
 		if again || parts == 1 && s.Global == nil {
 			s.Tensor = refuse.Tensor("dcp.Model", tensor.ErrArgument, "%s is a part of a tensor, and no module of the model knows which: "+
 				"give Model the outermost result of dist.Shard; a part that is divided again needs a Shard of its own", s.Name)
-		}
-		if of, ok := merged[n.Tensor]; ok {
-			s.Tensor = refuse.Tensor("dcp.Model", tensor.ErrArgument, "the update of the LoRALinear %q is merged into its base, which the checkpoint "+
-				"would not show: Unmerge it first, or put its Base in its place", of)
 		}
 		all = append(all, s)
 	}
@@ -552,23 +542,26 @@ func (s *saver) save(base string, f func(path string) error) error {
 
 // write writes this rank's files.
 func (s *saver) write() error {
-	for i, shards := range s.files {
-		tensors, offsets := map[string]*tensor.Tensor{}, map[string]sharding{}
-		for name, x := range shards {
-			tensors[name], offsets[name] = x.Tensor, sharding{append([]int{}, x.Offsets...)}
+	return tensor.WithScope(func() error {
+		for i, shards := range s.files {
+			tensors, offsets := map[string]*tensor.Tensor{}, map[string]sharding{}
+			for name, x := range shards {
+				tensors[name] = x.Tensor.Detach() // Save takes a rank's part of a parameter for a mistake
+				offsets[name] = sharding{append([]int{}, x.Offsets...)}
+			}
+			text, err := json.Marshal(offsets)
+			if err != nil {
+				return err
+			}
+			base := fmt.Sprintf("shard-%05d-model-%05d-of-%05d.safetensors", s.rank+1, i+1, len(s.files))
+			if err := s.save(base, func(path string) error {
+				return checkpoint.Save(path, tensors, map[string]string{shardingKey: string(text), "DCP_VERSION": "1.0", "format": "pt"})
+			}); err != nil {
+				return err
+			}
 		}
-		text, err := json.Marshal(offsets)
-		if err != nil {
-			return err
-		}
-		base := fmt.Sprintf("shard-%05d-model-%05d-of-%05d.safetensors", s.rank+1, i+1, len(s.files))
-		if err := s.save(base, func(path string) error {
-			return checkpoint.Save(path, tensors, map[string]string{shardingKey: string(text), "DCP_VERSION": "1.0", "format": "pt"})
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // written is what a rank has written.
