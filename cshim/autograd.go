@@ -104,6 +104,7 @@ func GradsOf(h, out []Handle) ErrorRef {
 
 // ZeroGrads sets the gradients to None, or fills them with zeros.
 func ZeroGrads(h []Handle, zero bool) ErrorRef {
+	defer enter().leave()
 	return C.lsc_tensors_zero_grad(handles(h), C.uint64_t(len(h)), flag(zero))
 }
 
@@ -147,6 +148,7 @@ func RegisterMultiHook(h []Handle, id uint64, any bool, slots []uint32) ErrorRef
 // CustomFunction connects outputs to inputs by a node whose backward is the callback. If
 // materialize, an output that received no gradient gets zeros. It fills out.
 func CustomFunction(id uint64, inputs, outputs, saved []Handle, materialize bool, out []Handle) (scope uint64, err ErrorRef) {
+	defer enter().leave()
 	var s C.uint64_t
 	e := C.lsc_function_attach(C.uint64_t(id), handles(inputs), C.uint64_t(len(inputs)), handles(outputs), C.uint64_t(len(outputs)), handles(saved), C.uint64_t(len(saved)), flag(materialize), outs(out), &s)
 	return uint64(s), e

@@ -81,7 +81,10 @@ func TensorsFree(h []Handle) {
 
 // TensorFromData makes a CPU tensor from a copy of nbytes at data.
 func TensorFromData(dtype int32, shape []int, data unsafe.Pointer, nbytes int) Result {
-	return result(C.lsc_tensor_from_data(C.int32_t(dtype), dims(shape), C.uint64_t(len(shape)), data, C.uint64_t(nbytes)))
+	c := enter()
+	r := result(C.lsc_tensor_from_data(C.int32_t(dtype), dims(shape), C.uint64_t(len(shape)), data, C.uint64_t(nbytes)))
+	c.leave()
+	return r
 }
 
 // TensorFromBlob makes a CPU tensor over memory that is not Go's. The memory must stay valid until TakeDropped
@@ -94,12 +97,18 @@ func dims(shape []int) *C.int64_t { return (*C.int64_t)(unsafe.Pointer(unsafe.Sl
 
 // TensorCopyOut copies the elements, in row-major order, to nbytes at dst.
 func TensorCopyOut(h Handle, dtype int32, dst unsafe.Pointer, nbytes int) ErrorRef {
-	return C.lsc_tensor_copy_out(native(h), C.int32_t(dtype), dst, C.uint64_t(nbytes))
+	c := enter()
+	err := C.lsc_tensor_copy_out(native(h), C.int32_t(dtype), dst, C.uint64_t(nbytes))
+	c.leave()
+	return err
 }
 
 // TensorItem writes the tensor's only element to out; a complex one uses out[1] too.
 func TensorItem(h Handle, out *[2]Value) ErrorRef {
-	return C.lsc_tensor_item(native(h), (*C.ls_value)(unsafe.Pointer(out)))
+	c := enter()
+	err := C.lsc_tensor_item(native(h), (*C.ls_value)(unsafe.Pointer(out)))
+	c.leave()
+	return err
 }
 
 // Meta is ls_meta.

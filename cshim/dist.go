@@ -269,6 +269,7 @@ type Reducer uintptr
 // Reducer makes a reducer. sparse has 1 for each parameter whose gradient is sparse, and names has a line for each
 // parameter.
 func (g Group) Reducer(parameters []Handle, sparse []uint8, names string, o ReducerOptions) (Reducer, error) {
+	defer enter().leave()
 	reading()
 	text := C.CString(names)
 	defer C.free(unsafe.Pointer(text))
@@ -282,26 +283,35 @@ func (g Group) Reducer(parameters []Handle, sparse []uint8, names string, o Redu
 
 // BroadcastCoalesced copies the tensors of the rank root to those of the others.
 func (g Group) BroadcastCoalesced(ts []Handle, root int) error {
+	defer enter().leave()
 	reading()
 	return takeError(C.lsc_group_broadcast_coalesced(C.ls_group(g), outs(ts), C.uint64_t(len(ts)), C.int32_t(root)))
 }
 
 // BeforeForward precedes a forward pass; join is 0, or an all-reduce that counts the ranks that have inputs.
 func (r Reducer) BeforeForward(sync bool, join Work, divideBySize bool) error {
+	defer enter().leave()
 	return takeError(C.lsc_reducer_before_forward(C.ls_reducer(r), flag(sync), C.ls_work(join), flag(divideBySize)))
 }
 
 // AfterForward follows a forward pass with its outputs.
 func (r Reducer) AfterForward(sync bool, outputs []Handle) error {
+	defer enter().leave()
 	reading()
 	return takeError(C.lsc_reducer_after_forward(C.ls_reducer(r), flag(sync), outs(outputs), C.uint64_t(len(outputs))))
 }
 
 // JoinForward takes the place of a forward pass on a rank without inputs.
-func (r Reducer) JoinForward() error { return takeError(C.lsc_reducer_join_forward(C.ls_reducer(r))) }
+func (r Reducer) JoinForward() error {
+	defer enter().leave()
+	return takeError(C.lsc_reducer_join_forward(C.ls_reducer(r)))
+}
 
 // JoinBackward takes the place of a backward pass on a rank without inputs.
-func (r Reducer) JoinBackward() error { return takeError(C.lsc_reducer_join_backward(C.ls_reducer(r))) }
+func (r Reducer) JoinBackward() error {
+	defer enter().leave()
+	return takeError(C.lsc_reducer_join_backward(C.ls_reducer(r)))
+}
 
 // Times returns the reducer's mean times in nanoseconds.
 func (r Reducer) Times() (times [4]int64, err error) {

@@ -121,10 +121,14 @@ func ScopeOrphans(words []uint64) int {
 func ManualSeed(seed uint64) error { return takeError(C.lsc_rng_seed(C.uint64_t(seed))) }
 
 // RNGState returns the state of a device's generator, a uint8 tensor.
-func RNGState(device int32) Result { return result(C.lsc_rng_state(C.int32_t(device))) }
+func RNGState(device int32) Result {
+	defer enter().leave()
+	return result(C.lsc_rng_state(C.int32_t(device)))
+}
 
 // SetRNGState sets the state of a device's generator.
 func SetRNGState(device int32, state Handle) ErrorRef {
+	defer enter().leave()
 	return C.lsc_rng_set_state(C.int32_t(device), native(state))
 }
 
@@ -161,10 +165,14 @@ func (g Generator) CurrentSeed() (uint64, error) {
 }
 
 // State returns the state, a uint8 tensor.
-func (g Generator) State() Result { return result(C.lsc_generator_state(C.ls_generator(g))) }
+func (g Generator) State() Result {
+	defer enter().leave()
+	return result(C.lsc_generator_state(C.ls_generator(g)))
+}
 
 // SetState sets the state.
 func (g Generator) SetState(state Handle) ErrorRef {
+	defer enter().leave()
 	return C.lsc_generator_set_state(C.ls_generator(g), native(state))
 }
 

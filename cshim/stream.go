@@ -95,6 +95,7 @@ func (s Stream) Record(t Handle) error {
 // Copy gives a copy of from to s, which is of to's device. Before to is freed, the stream that it was made on must wait for
 // the copy.
 func (s Stream) Copy(to, from Handle) error {
+	defer enter().leave()
 	device, id := s.words()
 	return takeError(C.lsc_stream_copy(native(to), native(from), device, id))
 }

@@ -317,6 +317,67 @@ func TestLinesOfGoroutines(t *testing.T) {
 	}
 }
 
+// What reads and makes tensors, and clears gradients, has its own lines, too.
+func TestLinesOfGoroutinesThatRead(t *testing.T) {
+	leak.Check(t)
+	var made, item, data, zeroed string
+	trace := record(t, func() error {
+		var wg sync.WaitGroup
+		errs := make([]error, 8)
+		for i := range errs {
+			wg.Go(func() {
+				w := tensor.Zeros([]int{20000}).RequiresGrad_()
+				defer w.Release()
+				for range 50 {
+					x := tensor.FromSlice(make([]float32, 20000), nil)
+					if i == 0 {
+						made = back(2)
+					}
+					sum := x.Sum()
+					_, err := sum.Item()
+					if i == 0 {
+						item = back(2)
+					}
+					turned := x.View(100, 200).Transpose(0, 1)
+					_, err2 := tensor.Data[float32](turned)
+					if i == 0 {
+						data = back(2)
+					}
+					err3 := w.SetGrad(x)
+					err4 := tensor.ZeroGrads([]*tensor.Tensor{w}, false)
+					if i == 0 {
+						zeroed = back(2)
+					}
+					errs[i] = errors.Join(errs[i], err, err2, err3, err4, w.SetGrad(nil))
+					for _, x := range []*tensor.Tensor{turned, sum, x} {
+						x.Release()
+					}
+				}
+			})
+		}
+		wg.Wait()
+		return errors.Join(errs...)
+	})
+	want := map[string]string{"aten::item": item, "aten::contiguous": data, "aten::zero_": zeroed}
+	counts := map[string]int{}
+	for i := range trace.Events {
+		e := &trace.Events[i]
+		line, ok := want[e.Name]
+		if e.Name == "aten::empty" && e.Parent < 0 && strings.HasPrefix(e.Line, made) {
+			counts[e.Name]++
+		}
+		if ok && e.Parent < 0 { // within Zeros there is an aten::zero_, too
+			at(t, e, line)
+			counts[e.Name]++
+		}
+	}
+	for _, name := range []string{"aten::empty", "aten::item", "aten::contiguous", "aten::zero_"} {
+		if counts[name] != 400 {
+			t.Errorf("%s has its line %d times, want 400", name, counts[name])
+		}
+	}
+}
+
 func TestTimes(t *testing.T) {
 	leak.Check(t)
 	n := newNetwork(t)
