@@ -1,6 +1,7 @@
 package profiler
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 	"sync"
@@ -44,7 +45,8 @@ func RecordShapes(on ...bool) Option { return option(func(s *settings) { s.shape
 func MaxEvents(n int) Option { return option(func(s *settings) { s.limit = n }) }
 
 // OnTraceReady makes Step and Stop call f with each complete trace, and return its error. Stop completes the trace of a
-// cycle in which something was recorded. PyTorch: on_trace_ready.
+// cycle in which something was recorded. Nothing is recorded while f runs: the next cycle begins after it. PyTorch:
+// on_trace_ready.
 func OnTraceReady(f func(*Trace) error) Option { return option(func(s *settings) { s.ready = f }) }
 
 // A Schedule is an option of Start that records some of the steps between which the program calls Step: it passes over
@@ -193,37 +195,53 @@ func (p *Profiler) leave(keep bool) (*Trace, error) {
 
 // Step ends a step of the program. At the end of the last active step of a cycle the trace is complete. PyTorch:
 // torch.profiler.profile.step.
-func (p *Profiler) Step() error {
+func (p *Profiler) Step() (err error) {
 	const op = "Step"
 	if p == nil {
 		return refuse.Nil(op, "a profiler")
 	}
-	ready, err := p.advance(op)
-	if err == nil && ready != nil && p.settings.ready != nil {
+	ready, step, err := p.advance(op)
+	if err != nil {
+		return err
+	}
+	// After the function of OnTraceReady, whose operators the next trace would else have, also if it fails or panics.
+	defer func() { err = cmp.Or(err, p.begin(op, step)) }()
+	if ready != nil && p.settings.ready != nil {
 		err = p.settings.ready(ready)
 	}
 	return err
 }
 
-func (p *Profiler) advance(op string) (ready *Trace, err error) {
+// advance ends the current step and returns the number of the next one, and the trace if it is complete.
+func (p *Profiler) advance(op string) (ready *Trace, step int, err error) {
 	recording.Lock()
 	defer recording.Unlock()
 	if recording.by != p {
-		return nil, refuse.Error(op, ErrStopped, "the profiler is stopped")
+		return nil, 0, refuse.Error(op, ErrStopped, "the profiler is stopped")
 	}
 	p.endStep()
 	if p.now == last {
 		if ready, err = p.leave(true); err != nil {
-			return nil, handle.NativeError(op, err)
+			return nil, 0, handle.NativeError(op, err)
 		}
 	}
 	p.step++
-	if next := p.phase(p.step); next == idle {
+	return ready, p.step, nil
+}
+
+// begin begins the phase of a step, unless the function of OnTraceReady or another goroutine has called Stop or Step.
+func (p *Profiler) begin(op string, step int) (err error) {
+	recording.Lock()
+	defer recording.Unlock()
+	if recording.by != p || p.step != step {
+		return nil
+	}
+	if next := p.phase(step); next == idle {
 		_, err = p.leave(false)
 	} else {
 		err = p.enter(next)
 	}
-	return ready, handle.NativeError(op, err)
+	return handle.NativeError(op, err)
 }
 
 func (p *Profiler) endStep() {

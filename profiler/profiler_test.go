@@ -539,6 +539,65 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
+// What the function of OnTraceReady does is in no trace, also if it fails or panics, and it may stop the profiler.
+func TestTraceReadyIsNotRecorded(t *testing.T) {
+	leak.Check(t)
+	var traces []*profiler.Trace
+	var ended []time.Time
+	failed := errors.New("failed")
+	var p *profiler.Profiler
+	p, err := profiler.Start(profiler.Schedule{Active: 1}, profiler.OnTraceReady(func(tr *profiler.Trace) error {
+		defer func() { ended = append(ended, time.Now()) }()
+		traces = append(traces, tr)
+		x := tensor.Ones([]int{2})
+		x.Sinh().Release()
+		x.Release()
+		switch len(traces) {
+		case 2:
+			return failed
+		case 3:
+			panic(failed)
+		case 4:
+			_, err := p.Stop()
+			return err
+		}
+		return nil
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	step := func() (err error) {
+		defer func() {
+			if r := recover(); r != nil {
+				err = r.(error)
+			}
+		}()
+		x := tensor.Ones([]int{2})
+		x.Cosh().Release()
+		x.Release()
+		return p.Step()
+	}
+	for i, want := range []error{nil, failed, failed, nil, profiler.ErrStopped} {
+		if err := step(); !errors.Is(err, want) {
+			t.Errorf("step %d returns %v, want %v", i, err, want)
+		}
+	}
+	if len(traces) != 4 {
+		t.Errorf("there are %d traces, want 4", len(traces))
+	}
+	for i, trace := range traces {
+		named(t, trace, "aten::cosh")
+		for _, e := range trace.Events {
+			if e.Name == "aten::sinh" {
+				t.Errorf("trace %d has an operator of the function of OnTraceReady", i)
+			}
+		}
+		if i > 0 && trace.Began.Before(ended[i-1]) {
+			t.Errorf("trace %d began %v before the end of the function of OnTraceReady", i, ended[i-1].Sub(trace.Began))
+		}
+	}
+}
+
 // A trace that Stop cuts short is complete, too.
 func TestStopWithinACycle(t *testing.T) {
 	leak.Check(t)
