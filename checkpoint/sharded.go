@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/linstock-ml/linstock/internal/syncdir"
 	"github.com/linstock-ml/linstock/tensor"
@@ -186,8 +187,8 @@ func (s *shards) close() error {
 // other file has, model-2-00001-of-00003.safetensors in the second save to DIR, and then the new index replaces the old
 // one. After that the files model-XXXXX-of-YYYYY.safetensors and model-N-XXXXX-of-YYYYY.safetensors that no index in
 // DIR (*.index.json) lists, of earlier saves, are removed; a crash can leave them until the next SaveSharded. A program
-// that has read the old index and finds its files removed must read the index again, as Load does. Only one process
-// may save to a directory at a time. An older model.safetensors in DIR is left, and Hugging Face's libraries load it
+// that has read the old index and finds its files removed must read the index again, as Load does. SaveSharded waits while
+// another goroutine saves to DIR; only one process may save to a directory at a time. An older model.safetensors in DIR is left, and Hugging Face's libraries load it
 // instead of the index: remove it.
 //
 // Python: huggingface_hub.save_torch_state_dict.
@@ -225,6 +226,11 @@ func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[str
 	if err != nil {
 		return saved(op, err)
 	}
+	unlock, err := lockDirectory(dir)
+	if err != nil {
+		return saved(op, err)
+	}
+	defer unlock()
 	i := struct {
 		Metadata  map[string]any    `json:"metadata"`
 		WeightMap map[string]string `json:"weight_map"`
@@ -292,6 +298,45 @@ func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[str
 		}
 	}
 	return saved(op, errors.Join(syncdir.Sync(f.dir), removeShards(dir)))
+}
+
+// saving has the directories to which SaveSharded writes: two saves at a time would give their files the same names.
+var saving struct {
+	sync.Mutex
+	to map[string]*savedDirectory
+}
+
+type savedDirectory struct {
+	sync.Mutex
+	users int // goroutines that have or want the lock; saving's lock guards it
+}
+
+// lockDirectory waits until no other goroutine saves to dir, a path without symbolic links.
+func lockDirectory(dir string) (unlock func(), err error) {
+	dir, err = filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	saving.Lock()
+	d := saving.to[dir]
+	if d == nil {
+		if saving.to == nil {
+			saving.to = map[string]*savedDirectory{}
+		}
+		d = &savedDirectory{}
+		saving.to[dir] = d
+	}
+	d.users++
+	saving.Unlock()
+	d.Lock()
+	return func() {
+		d.Unlock()
+		saving.Lock()
+		defer saving.Unlock()
+		if d.users--; d.users == 0 {
+			delete(saving.to, dir)
+		}
+	}, nil
 }
 
 // shardName is the name of a file of SaveSharded, with the number of the save after the first.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/linstock-ml/linstock/checkpoint"
@@ -130,6 +131,53 @@ func TestShardedFiles(t *testing.T) {
 }
 
 // TestShardedLongMetadata tests that metadata in front of the names of an index may be long.
+// TestConcurrentShardedSaves tests that goroutines that save to one directory, also by a link to it, leave one of their
+// checkpoints, and that those that save to others do not wait.
+func TestConcurrentShardedSaves(t *testing.T) {
+	leak.Check(t)
+	dir, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		errs := make([]error, 4)
+		var wg sync.WaitGroup
+		for i := range errs {
+			wg.Go(func() {
+				errs[i] = tensor.WithScope(func() error {
+					all := map[string]*tensor.Tensor{}
+					for n := range 4 {
+						all[fmt.Sprint(n)] = tensor.Full([]int{4}, i)
+					}
+					return checkpoint.SaveSharded([]string{dir, link}[i%2], all, nil, 16)
+				})
+			})
+		}
+		wg.Wait()
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		scoped(t, func() {
+			f := open(t, filepath.Join(dir, "model.safetensors.index.json"))
+			all, err := f.Tensors()
+			if err != nil {
+				t.Fatal(err)
+			}
+			values := map[any]bool{}
+			for _, x := range all {
+				v, err := x.Max().Item()
+				if err != nil {
+					t.Fatal(err)
+				}
+				values[v] = true
+			}
+			if len(all) != 4 || len(values) != 1 {
+				t.Errorf("the checkpoint has %d tensors with the values %v", len(all), values)
+			}
+		})
+	}
+}
+
 func TestShardedLongMetadata(t *testing.T) {
 	leak.Check(t)
 	dir := t.TempDir()
