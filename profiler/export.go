@@ -2,12 +2,15 @@ package profiler
 
 import (
 	"bufio"
+	"cmp"
+	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/pprof/profile"
@@ -123,11 +126,18 @@ func (t *Trace) putChrome(put func(chromeEvent), i int) {
 	put(arrow)
 }
 
-// ExportChromeTrace writes WriteChromeTrace's text to a file, which it replaces as a whole. PyTorch:
-// torch.profiler.profile.export_chrome_trace.
+// ExportChromeTrace writes WriteChromeTrace's text to a file, which it replaces as a whole. The text is compressed if path
+// ends in .gz. PyTorch: torch.profiler.profile.export_chrome_trace.
 func (t *Trace) ExportChromeTrace(path string) error {
 	if t == nil {
 		return refuse.Nil("ExportChromeTrace", "a trace")
+	}
+	write := t.WriteChromeTrace
+	if strings.HasSuffix(path, ".gz") {
+		write = func(w io.Writer) error {
+			z := gzip.NewWriter(w)
+			return cmp.Or(t.WriteChromeTrace(z), z.Close())
+		}
 	}
 	path, err := regular.Destination(path)
 	if err != nil {
@@ -138,7 +148,7 @@ func (t *Trace) ExportChromeTrace(path string) error {
 		return err
 	}
 	defer func() { _ = f.Cleanup() }() // does nothing after CloseAtomicallyReplace
-	if err := t.WriteChromeTrace(f); err != nil {
+	if err := write(f); err != nil {
 		return err
 	}
 	return f.CloseAtomicallyReplace()

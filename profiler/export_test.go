@@ -2,6 +2,7 @@ package profiler_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,6 +28,29 @@ func stepTrace(t *testing.T) (*profiler.Trace, lines) {
 		at, err = n.step()
 		return err
 	}, profiler.RecordShapes()), at
+}
+
+// A file whose name ends in .gz is compressed, as PyTorch's.
+func TestCompressedChromeTrace(t *testing.T) {
+	leak.Check(t)
+	trace, _ := stepTrace(t)
+	var want bytes.Buffer
+	path := filepath.Join(t.TempDir(), "trace.json.gz")
+	if err := errors.Join(trace.WriteChromeTrace(&want), trace.ExportChromeTrace(path)); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	z, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(z); err != nil || !bytes.Equal(got, want.Bytes()) {
+		t.Errorf("the file has %d bytes, want %d, %v", len(got), want.Len(), err)
+	}
 }
 
 // The trace is valid in the Trace Event Format, and has each event once.
