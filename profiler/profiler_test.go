@@ -199,6 +199,20 @@ func TestLines(t *testing.T) {
 	}
 }
 
+// TestOperatorsOfGenericFunctions tests that a generic function of the library has its name, as others do.
+func TestOperatorsOfGenericFunctions(t *testing.T) {
+	leak.Check(t)
+	trace := record(t, func() error {
+		_, err := tensor.Data[float32](tensor.FromSlice([]float32{1, 2, 3}, nil))
+		return err
+	})
+	for name, operator := range map[string]string{"aten::empty": "FromSlice", "aten::contiguous": "Data"} {
+		if e := named(t, trace, name); e.Operator != operator {
+			t.Errorf("%s has the operator %q, want %s", name, e.Operator, operator)
+		}
+	}
+}
+
 // What a hook and a recomputed function call within a backward pass has its own line.
 func TestLinesOfCallbacks(t *testing.T) {
 	leak.Check(t)

@@ -138,7 +138,8 @@ func Of(site uint32) (p Place) {
 			p.Frames = append(p.Frames, f)
 		default:
 			own = append(own, f)
-			name := f.Function[strings.LastIndexByte(f.Function, '.')+1:]
+			name := strings.TrimSuffix(f.Function, "[...]") // of a generic function
+			name = name[strings.LastIndexByte(name, '.')+1:]
 			if p.Operator == "" && len(name) > 0 && name[0] >= 'A' && name[0] <= 'Z' && !strings.Contains(f.Function, "/cshim.") {
 				p.Operator = name
 			}
