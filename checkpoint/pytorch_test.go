@@ -446,6 +446,31 @@ func TestSavePyTorchOfManyTensors(t *testing.T) {
 	})
 }
 
+// Keys may be unsigned integers, and are in their order.
+func TestPyTorchUnsignedKeys(t *testing.T) {
+	leak.Check(t)
+	type id uint16
+	for _, c := range []struct{ object, same any }{
+		{map[uint64]int{0: 1, 9: 2, 10: 3, 1 << 62: 4}, map[int64]int{0: 1, 9: 2, 10: 3, 1 << 62: 4}}, {map[id]string{3: "a", 20: "b", 100: "c"}, map[int]string{3: "a", 20: "b", 100: "c"}},
+		{map[uint8]bool{255: true}, map[int]bool{255: true}}, {map[uint]int{}, map[int]int{}},
+	} {
+		var got [2][]byte
+		for i, object := range []any{c.object, c.same} {
+			path := filepath.Join(t.TempDir(), "x.pt")
+			err := checkpoint.SavePyTorch(path, object)
+			if err == nil {
+				got[i], err = os.ReadFile(path)
+			}
+			if err != nil {
+				t.Fatalf("%T: %v", object, err)
+			}
+		}
+		if !bytes.Equal(got[0], got[1]) {
+			t.Errorf("%v gives other bytes than %v", c.object, c.same)
+		}
+	}
+}
+
 // The keys of a dict are in their order, also the extreme ones.
 func TestPyTorchKeysInOrder(t *testing.T) {
 	leak.Check(t)

@@ -221,6 +221,8 @@ func (s *pytorchSaver) dict(v reflect.Value, depth int) error {
 	case reflect.String:
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		compare = func(a, b reflect.Value) int { return cmp.Compare(a.Int(), b.Int()) }
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		compare = func(a, b reflect.Value) int { return cmp.Compare(a.Uint(), b.Uint()) }
 	default:
 		return fmt.Errorf("a %v cannot be written; the keys of a map are strings or integers", v.Type())
 	}
