@@ -41,7 +41,8 @@ func (o option) apply(s *settings) { o(s) }
 func RecordShapes(on ...bool) Option { return option(func(s *settings) { s.shapes = options.On(on) }) }
 
 // MaxEvents limits the events of a trace; later ones are counted in Trace.Dropped. The trace has the times of as many steps.
-// An event takes 80 bytes while it is recorded. The default is 1,048,576.
+// An event takes 80 bytes while it is recorded, and its name and its shapes take theirs once; later events take none. The
+// default is 1,048,576.
 func MaxEvents(n int) Option { return option(func(s *settings) { s.limit = n }) }
 
 // OnTraceReady makes Step and Stop call f with each complete trace, and return its error. Stop completes the trace of a

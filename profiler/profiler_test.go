@@ -612,6 +612,26 @@ func TestTraceReadyIsNotRecorded(t *testing.T) {
 	}
 }
 
+// An event beyond MaxEvents leaves neither its name nor its shapes in the recorder.
+func TestDroppedEventsHaveNoTexts(t *testing.T) {
+	leak.Check(t)
+	trace := record(t, func() error {
+		for n := range 500 {
+			x := tensor.Ones([]int{n + 1})
+			x.Cosh().Release()
+			x.Release()
+		}
+		return nil
+	}, profiler.RecordShapes(), profiler.MaxEvents(8))
+	if len(trace.Events) != 8 || trace.Dropped < 992 {
+		t.Errorf("there are %d events and %d more, want 8 and 992 at least", len(trace.Events), trace.Dropped)
+	}
+	// Each event has two texts at most, and a few events may be open when the last one takes the room.
+	if text, err := cshim.TraceText(64); err == nil {
+		t.Errorf("the recorder has the text %q, of an event that was dropped", text)
+	}
+}
+
 // A trace that Stop cuts short is complete, too.
 func TestStopWithinACycle(t *testing.T) {
 	leak.Check(t)

@@ -145,6 +145,11 @@ std::unique_ptr<at::ObserverContext> event_begins(const at::RecordFunction &f) {
     if (t == nullptr) return nullptr;
     uint64_t current = session.load(std::memory_order_acquire);
     if (current == 0) return nullptr;
+    // Before its name and shapes take memory. There will be no room at its end, either.
+    if (room.load(std::memory_order_relaxed) == 0) {
+      dropped.fetch_add(1, std::memory_order_relaxed);
+      return nullptr;
+    }
     if (t->session != current) {
       t->session = current;
       t->depth = 0;
