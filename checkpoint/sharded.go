@@ -187,9 +187,9 @@ func (s *shards) close() error {
 // other file has, model-2-00001-of-00003.safetensors in the second save to DIR, and then the new index replaces the old
 // one. After that the files model-XXXXX-of-YYYYY.safetensors and model-N-XXXXX-of-YYYYY.safetensors that no index in
 // DIR (*.index.json) lists, of earlier saves, are removed; a crash can leave them until the next SaveSharded. A program
-// that has read the old index and finds its files removed must read the index again, as Load does. SaveSharded waits while
-// another goroutine saves to DIR; only one process may save to a directory at a time. An older model.safetensors in DIR is left, and Hugging Face's libraries load it
-// instead of the index: remove it.
+// that has read the old index and finds its files removed must read the index again, as Load does. SaveSharded waits
+// while another goroutine saves to DIR; only one process may save to a directory at a time. An older model.safetensors in
+// DIR is left, and Hugging Face's libraries load it instead of the index: remove it.
 //
 // Python: huggingface_hub.save_torch_state_dict.
 func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[string]string, maxBytes int64) error {
