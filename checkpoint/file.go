@@ -22,7 +22,8 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// File is an open file. Its tensors use the mapped pages of the file, which are read at their first use. Writing to a tensor does not change the file. Tensors remain valid after the File is closed.
+// File is an open file. Its tensors use the mapped pages of the file, which are read at their first use. Writing to a
+// tensor does not change the file. Tensors remain valid after the File is closed.
 //
 // While a File or one of its tensors exists, no program may shorten the file in place: access to a page that no
 // longer exists ends the process with SIGBUS, which a Go program cannot recover from. Replacing the file, as

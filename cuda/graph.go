@@ -45,10 +45,10 @@ func (o captureOption) capture(c *capture) { o(c) }
 // for MakeGraphedCallables, as in PyTorch.
 func Warmup(n int) CaptureOption { return captureOption(func(c *capture) { c.warmup = n }) }
 
-// On captures on s instead of a stream that each device has for captures. s must not be a default stream, nor the current
-// stream of another goroutine, and should do no other work (12). With libtorch before 2.15, matrix products of graphs that were captured on one stream share
-// a workspace of cuBLAS: capture graphs that are replayed at the same time on different streams. PyTorch: the argument
-// stream of torch.cuda.graph.
+// On captures on s instead of a stream that each device has for captures. s must not be a default stream, nor the
+// current stream of another goroutine, and should do no other work (12). With libtorch before 2.15, matrix products of
+// graphs that were captured on one stream share a workspace of cuBLAS: capture graphs that are replayed at the same
+// time on different streams. PyTorch: the argument stream of torch.cuda.graph.
 func On(s *Stream) CaptureOption { return captureOption(func(c *capture) { c.stream = s }) }
 
 // Pool lets a capture share g's memory pool. Graphs that share a pool must be replayed in the order in which they were
