@@ -154,7 +154,7 @@ func TestStatesThatNoReaderUnderstands(t *testing.T) {
 	}
 	for what, err := range save(nn.StateDict(lora)) {
 		if err != nil {
-			t.Errorf("%s of what is not merged: %v", what, err)
+			t.Errorf("%s of an unmerged layer: %v", what, err)
 		}
 	}
 }

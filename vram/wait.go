@@ -40,7 +40,7 @@ func start() {
 	replanAll()
 }
 
-// idlePeriod is the time between two ticks of the pacer, in which it frees what is not used. Rounds do not delay them.
+// idlePeriod is the time between two ticks of the pacer, in which it frees unused memory. Rounds do not delay them.
 const idlePeriod = 2 * time.Second
 
 // attached is closed when libtorch has been loaded and allocations can wait for the pacer.
