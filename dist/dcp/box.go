@@ -180,6 +180,9 @@ func scan(dir string, wanted func(name string) bool) (*saved, error) {
 			continue
 		}
 		all.files[path] = f
+		if e.Name() == valuesFile { // read by name; its tensors, such as those of an optimizer in State.Parts, are no shards
+			continue
+		}
 		if err := tensor.WithScope(func() error { return all.add(path, f, wanted) }); err != nil {
 			return all, err
 		}

@@ -87,7 +87,8 @@ type State struct {
 	// parameters that are parts of tensors, such as rows of a dist.FSDPModule, must be in Shards.
 	// The ranks have the same optimizer, or parts of one: in a pipeline, save each stage by itself.
 	Optimizer Optimizer
-	// Parts are values, which are equal on all ranks: those of rank 0 are saved.
+	// Parts are values, which are equal on all ranks: those of rank 0 are saved. Give further optimizers a name, with
+	// checkpoint.Named.
 	Parts []checkpoint.Part
 }
 

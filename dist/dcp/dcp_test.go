@@ -1482,6 +1482,48 @@ type (
 	unknown struct{ dcp.Optimizer }
 )
 
+// TestFurtherOptimizers tests that optimizers in Parts, with a name and without, are not taken for the state of Optimizer.
+func TestFurtherOptimizers(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	alone(t, func() error {
+		var opts [3]*optim.Optimizer
+		var models [3]*nn.Linear
+		for i := range opts {
+			models[i] = nn.NewLinear(3, 4+i)
+			opt, err := optim.NewAdam(nn.Parameters(models[i]), 0.1)
+			if err != nil {
+				return err
+			}
+			defer opt.Release()
+			opts[i] = opt
+			if err := errors.Join(models[i].Forward(tensor.Ones([]int{2, 3})).Sum().Backward(), opt.Step()); err != nil {
+				return err
+			}
+		}
+		state := dcp.State{Shards: dcp.Model("", models[0]), Optimizer: opts[0],
+			Parts: []checkpoint.Part{checkpoint.Optimizer(opts[1]), checkpoint.Named("b", checkpoint.Optimizer(opts[2]))}}
+		if err := dcp.Save(ctx, nil, dir, state); err != nil {
+			return err
+		}
+		average := func(i int) *tensor.Tensor { return opts[i].StateDict().State[0]["exp_avg"].(*tensor.Tensor) }
+		var want [3]*tensor.Tensor
+		for i := range want {
+			want[i] = average(i).Clone()
+			average(i).Zero_()
+		}
+		if err := dcp.Load(ctx, nil, dir, state); err != nil {
+			return err
+		}
+		for i := range want {
+			if same, err := average(i).Equal(want[i]); err != nil || !same {
+				t.Errorf("optimizer %d: loaded %v, want %v, %v", i, average(i), want[i], err)
+			}
+		}
+		return nil
+	})
+}
+
 // TestWrappedOptimizer tests that the state of an optimizer that a type of the program embeds is divided as its parameters
 // are, and that the state of an optimizer whose parameters are not known is an error.
 func TestWrappedOptimizer(t *testing.T) {
