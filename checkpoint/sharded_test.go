@@ -130,7 +130,6 @@ func TestShardedFiles(t *testing.T) {
 	}
 }
 
-// TestShardedLongMetadata tests that metadata in front of the names of an index may be long.
 // TestConcurrentShardedSaves tests that goroutines that save to one directory, also by a link to it, leave one of their
 // checkpoints, and that those that save to others do not wait.
 func TestConcurrentShardedSaves(t *testing.T) {
@@ -178,6 +177,7 @@ func TestConcurrentShardedSaves(t *testing.T) {
 	}
 }
 
+// TestShardedLongMetadata tests that metadata in front of the names of an index may be long.
 func TestShardedLongMetadata(t *testing.T) {
 	leak.Check(t)
 	dir := t.TempDir()

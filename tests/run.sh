@@ -125,10 +125,10 @@ go_() { gotest go -timeout 20m $(go list ./... | grep -v '/tests/\(install\|last
 # linstock go, and a few of the programs of the row last-use. It compiles the standard library again.
 lastuse() { gotest lastuse -timeout 20m ./tests/lastuse; }
 
-race() { underrace race ./cshim ./tensor ./vram ./autograd ./data ./dist ./dist/dcp ./serve ./profiler ./examples/serve ./internal/sites; }
+race() { underrace race ./cshim ./tensor ./vram ./autograd ./checkpoint ./data ./dist ./dist/dcp ./serve ./profiler ./examples/serve ./internal/sites; }
 
 # Packages that start no goroutines of their own.
-layers() { underrace layers ./nn ./optim ./distributions ./checkpoint; }
+layers() { underrace layers ./nn ./optim ./distributions; }
 
 # underrace LABEL PACKAGE…: without tests of a single goroutine, or of settings in a new process, that take long: go_ runs
 # them. A name is skipped in every package. TestHostile of package tensor makes fewer calls than there.
