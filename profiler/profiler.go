@@ -93,6 +93,8 @@ type Profiler struct {
 	began    time.Time
 	steps    []step
 	trace    *Trace // the last complete one
+
+	reporting bool // the function of OnTraceReady runs
 }
 
 // A step is one of the program's, within a trace.
@@ -201,48 +203,58 @@ func (p *Profiler) Step() (err error) {
 	if p == nil {
 		return refuse.Nil(op, "a profiler")
 	}
-	ready, step, err := p.advance(op)
-	if err != nil {
+	ready, err := p.advance(op)
+	if ready == nil || err != nil {
 		return err
 	}
-	// After the function of OnTraceReady, whose operators the next trace would else have, also if it fails or panics.
-	defer func() { err = cmp.Or(err, p.begin(op, step)) }()
-	if ready != nil && p.settings.ready != nil {
-		err = p.settings.ready(ready)
-	}
-	return err
+	// The next step begins after the function, also if that panics: its operators are in no trace.
+	defer func() { err = cmp.Or(err, p.resume(op)) }()
+	return p.settings.ready(ready)
 }
 
-// advance ends the current step and returns the number of the next one, and the trace if it is complete.
-func (p *Profiler) advance(op string) (ready *Trace, step int, err error) {
+// advance ends the current step and begins the next one. If a trace is complete and OnTraceReady has a function for it,
+// advance returns the trace, and resume begins the step.
+func (p *Profiler) advance(op string) (ready *Trace, err error) {
 	recording.Lock()
 	defer recording.Unlock()
 	if recording.by != p {
-		return nil, 0, refuse.Error(op, ErrStopped, "the profiler is stopped")
+		return nil, refuse.Error(op, ErrStopped, "the profiler is stopped")
 	}
 	p.endStep()
 	if p.now == last {
 		if ready, err = p.leave(true); err != nil {
-			return nil, 0, handle.NativeError(op, err)
+			return nil, handle.NativeError(op, err)
 		}
 	}
 	p.step++
-	return ready, p.step, nil
+	if ready != nil && p.settings.ready != nil {
+		p.reporting = true
+		return ready, nil
+	}
+	return nil, handle.NativeError(op, p.begin())
 }
 
-// begin begins the phase of a step, unless the function of OnTraceReady or another goroutine has called Stop or Step.
-func (p *Profiler) begin(op string, step int) (err error) {
+// resume begins the current step after the function of OnTraceReady.
+func (p *Profiler) resume(op string) error {
 	recording.Lock()
 	defer recording.Unlock()
-	if recording.by != p || p.step != step {
+	p.reporting = false
+	if recording.by != p {
 		return nil
 	}
-	if next := p.phase(step); next == idle {
+	return handle.NativeError(op, p.begin())
+}
+
+// begin begins the current step, unless the function of OnTraceReady runs. The caller holds the lock.
+func (p *Profiler) begin() (err error) {
+	switch next := p.phase(p.step); {
+	case p.reporting:
+	case next == idle:
 		_, err = p.leave(false)
-	} else {
+	default:
 		err = p.enter(next)
 	}
-	return handle.NativeError(op, err)
+	return err
 }
 
 func (p *Profiler) endStep() {

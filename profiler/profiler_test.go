@@ -612,6 +612,37 @@ func TestTraceReadyIsNotRecorded(t *testing.T) {
 	}
 }
 
+// TestStepsAtOnce tests that steps of several goroutines pass through all phases of a Schedule.
+func TestStepsAtOnce(t *testing.T) {
+	leak.Check(t)
+	for range 200 {
+		p, err := profiler.Start(profiler.Schedule{Wait: 1, Active: 2, Repeat: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				if err := p.Step(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		trace, err := p.Stop()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text strings.Builder
+		if err := trace.WriteChromeTrace(&text); err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(text.String(), "ProfilerStep#"); n != 2 {
+			t.Fatalf("the trace has %d steps, want 2: %s", n, text.String())
+		}
+	}
+}
+
 // An event beyond MaxEvents leaves neither its name nor its shapes in the recorder.
 func TestDroppedEventsHaveNoTexts(t *testing.T) {
 	leak.Check(t)
