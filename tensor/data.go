@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"slices"
 	"unsafe"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -76,11 +75,15 @@ func FromScalar(value any, opts ...Option) *Tensor {
 		return failed(refused("FromScalar", ErrArgument, "%v is not a uint64", value)) // libtorch would convert it
 	}
 	switch {
-	case to == Complex32 && n > 0:
-		x := FromScalar(value, append(slices.Clone(opts), Complex64)...)
+	case to == Complex32 && n > 0: // no kernel converts numbers beyond its range
+		x := FromScalar(value, Complex64)
 		defer x.Release()
-		return x.To(Complex32)
-	case to.IsFloat() && to.Size() < Float32.Size() && on.Type != CPUType && first.Tag == cshim.TagFloat:
+		y := x.To(Complex32)
+		defer y.Release()
+		if rounded, err := Item[complex128](y); err == nil {
+			value = rounded
+		}
+	case to.IsFloat() && to.Size() < Float32.Size() && on.Type != CPUType && n == 1:
 		// Only the CPU's kernels convert numbers beyond the range of small dtypes.
 		x := ScalarTensor(value, to)
 		defer x.Release()

@@ -414,7 +414,7 @@ func TestFromScalarBeyondRange(t *testing.T) {
 			{3.4028236e38, Float32, complex(inf, 0)}, {1e39, Float64, 1e39}, {1e39, Float16, complex(inf, 0)}, {1e39, BFloat16, complex(inf, 0)},
 			{-1e39, Complex64, complex(-inf, 0)}, {complex(1e39, 1), Complex64, complex(inf, 1)}, {complex(1, -1e39), Complex64, complex(1, -inf)},
 			{complex(1, -1e39), Complex128, complex(1, -1e39)},
-			{complex(1e6, 1), Complex32, complex(inf, 1)}, {1e39, Complex32, complex(inf, 0)}, {1000.0, Float8E5M2, 1024}, {1000.0, Float8E4M3FN, 448},
+			{complex(1e6, 1), Complex32, complex(inf, 1)}, {1e39, Complex32, complex(inf, 0)}, {1000.0, Float8E5M2, 1024}, {70000, Float16, complex(inf, 0)}, {1000, Float8E4M3FN, 448}, {uint64(math.MaxUint64), BFloat16, 1 << 64}, {1000.0, Float8E4M3FN, 448},
 			{-1e6, Float8E4M3FN, -448}, {uint64(math.MaxUint64), Uint64, math.MaxUint64}, {true, Uint64, 1},
 		} {
 			x := FromScalar(c.value, c.dtype)
