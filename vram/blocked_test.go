@@ -163,7 +163,7 @@ func TestASlowCollectorLeavesTheProgramItsTime(t *testing.T) {
 		return
 	}
 	// The program's functions have a second, a round has two.
-	const collector, reclaimer, short = 350 * time.Millisecond, 750 * time.Millisecond, 50 * time.Millisecond
+	const collector, reclaimer, short = 500 * time.Millisecond, 600 * time.Millisecond, 50 * time.Millisecond
 	var slow atomic.Bool
 	weaken := reclaim.Weaken
 	reclaim.Weaken = func() {
