@@ -179,7 +179,8 @@ const (
 // loop (data.Workers, data.PinMemory): the state of a generator is then that after the batches ahead.
 func SaveTraining(path string, model any, opt *optim.Optimizer, parts ...Part) error {
 	const op = "SaveTraining"
-	if err := checkWhole(op, model); err != nil {
+	state, err := wholeState(op, model)
+	if err != nil {
 		return err
 	}
 	return tensor.WithScope(func() error {
@@ -203,7 +204,7 @@ func SaveTraining(path string, model any, opt *optim.Optimizer, parts ...Part) e
 				}
 			}
 		}
-		for _, n := range nn.StateDict(model) {
+		for _, n := range state {
 			if err := add(modelPrefix+n.Name, n.Tensor); err != nil {
 				return err
 			}
@@ -286,24 +287,19 @@ func (f *File) loadGenerators() error {
 	return tensor.SetRNGState(state)
 }
 
-// checkWhole returns an error if the model cannot be saved by this process alone.
-func checkWhole(op string, model any) error {
-	if err := nn.Check(model); err != nil {
-		return called(op, err)
-	}
-	for _, n := range nn.NamedParameters(model) {
+// wholeState returns nn.StateDict's result, and an error if this process alone cannot save it.
+func wholeState(op string, model any) (nn.State, error) {
+	state := nn.StateDict(model)
+	for _, n := range state {
+		if err := n.Tensor.Err(); n.Name == "" && err != nil { // StateDict's
+			return nil, called(op, err)
+		}
 		if sharding.Groups(n.Tensor) != nil {
-			return refuse.Error(op, tensor.ErrArgument, "%s is this process's part of a parameter that package dist divides: save the model "+
+			return nil, refuse.Error(op, tensor.ErrArgument, "%s is this process's part of a parameter that package dist divides: save the model "+
 				"with package dist/dcp, or the result of dist.FullStateDict with Save", n.Name)
 		}
 	}
-	for _, n := range nn.NamedModules(model) {
-		if l, ok := n.Module.(*nn.LoRALinear); ok && l.Merged() {
-			return refuse.Error(op, tensor.ErrArgument, "the update of the LoRALinear %q is merged into its base, which the file would not show: Unmerge it first, "+
-				"or put its Base in its place", n.Name)
-		}
-	}
-	return nil
+	return state, nil
 }
 
 // SaveModel writes only a model's parameters and buffers to a safetensors file, under the names of
@@ -318,10 +314,10 @@ func SaveModel(path string, model any) error {
 	if ext := filepath.Ext(path); ext == ".pt" || ext == ".pth" {
 		return refuse.Error(op, tensor.ErrArgument, "%s: SaveModel writes safetensors; for files of torch.save use SavePyTorch(path, nn.StateDict(model))", path)
 	}
-	if err := checkWhole(op, model); err != nil {
+	state, err := wholeState(op, model)
+	if err != nil {
 		return err
 	}
-	state := nn.StateDict(model)
 	if len(state) == 0 {
 		return refuse.Error(op, tensor.ErrArgument, "%T has no parameters", model)
 	}

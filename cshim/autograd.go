@@ -145,8 +145,8 @@ func RegisterMultiHook(h []Handle, id uint64, any bool, slots []uint32) ErrorRef
 	return C.lsc_multi_hook_register(handles(h), C.uint64_t(len(h)), C.uint64_t(id), flag(any), (*C.uint32_t)(unsafe.Pointer(unsafe.SliceData(slots))))
 }
 
-// CustomFunction connects outputs to inputs by a node whose backward is the callback. If
-// materialize, an output that received no gradient gets zeros. It fills out.
+// CustomFunction connects outputs to inputs by a node whose backward is the callback. If materialize, an output that
+// received no gradient gets zeros. It fills out.
 func CustomFunction(id uint64, inputs, outputs, saved []Handle, materialize bool, out []Handle) (scope uint64, err ErrorRef) {
 	defer enter().leave()
 	var s C.uint64_t

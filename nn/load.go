@@ -138,10 +138,8 @@ func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) (
 	if err := Check(m); err != nil {
 		return err
 	}
-	for _, n := range NamedModules(m) {
-		if l, ok := n.Module.(*LoRALinear); ok && l.Merged() {
-			return refuse.Error(op, tensor.ErrArgument, "the update of the LoRALinear %q is merged into its base: Unmerge it first", n.Name)
-		}
+	if err := unmerged(op, m); err != nil {
+		return err
 	}
 	own := saved(m)
 	state = renamed(m, state)

@@ -394,9 +394,9 @@ func runFunction(id uint64, grads, saved []cshim.Handle, needs []bool, out []csh
 	})
 }
 
-// tieFunction connects outputs, which were computed without gradients, to inputs through f. If
-// materialize, f receives zeros for an output without a gradient, else nil. It returns the tensors that replace outputs.
-// autograd.Apply uses it.
+// tieFunction connects outputs, which were computed without gradients, to inputs through f. If materialize, f
+// receives zeros for an output without a gradient, else nil. It returns the tensors that replace outputs. autograd.Apply
+// uses it.
 func tieFunction(inputs, outputs, saved []*Tensor, materialize bool, f nativeFunction) ([]*Tensor, error) {
 	const op = "Function"
 	in, err := pinAll(op, inputs, false)
