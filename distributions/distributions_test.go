@@ -526,12 +526,19 @@ func TestHostileTransforms(t *testing.T) {
 			distributions.NewCatTransform(nil), distributions.NewCatTransform([]distributions.Transform{exp}, distributions.Lengths(1, 2)), distributions.NewCatTransform([]distributions.Transform{exp}, distributions.Lengths(-1)),
 			distributions.NewStackTransform(nil), distributions.NewStackTransform([]distributions.Transform{nil}), distributions.NewIndependentTransform(nil, 1), distributions.NewIndependentTransform(exp, -1),
 			distributions.NewReshapeTransform([]int{2}, []int{3}), distributions.NewReshapeTransform([]int{-2}, []int{-2}), distributions.NewCumulativeDistributionTransform(nil),
-			distributions.BijectTo(nil), distributions.BijectTo(constraints.Boolean), distributions.TransformTo(constraints.Dependent)} {
+			distributions.BijectTo(nil), distributions.BijectTo(constraints.Boolean), distributions.BijectTo(constraints.PositiveDefinite), distributions.TransformTo(constraints.Dependent),
+			distributions.NewComposeTransform(distributions.NewExpTransform(distributions.CacheSize(2)))} {
 			x := tensor.Ones([]int{2})
 			if f.Err() == nil || f.Forward(x).Err() == nil || f.Inverse(x).Err() == nil || f.LogAbsDetJacobian(x, x).Err() == nil {
 				t.Errorf("transform %d is accepted", i)
 			}
-			_, _, _, _, _ = f.Domain(), f.Codomain(), f.Sign(), f.String(), f.Inv().Forward(x)
+			if inv := f.Inv(); inv.Err() != f.Err() || inv.Forward(x).Err() == nil || inv.Inverse(x).Err() == nil || inv.LogAbsDetJacobian(x, x).Err() == nil {
+				t.Errorf("the inverse of transform %d is accepted: %v", i, inv.Err())
+			}
+			if f.Sign() != nil || f.Bijective() {
+				t.Errorf("transform %d has the sign %v, bijective %t", i, f.Sign(), f.Bijective())
+			}
+			_, _, _ = f.Domain(), f.Codomain(), f.String()
 			if _, err := f.ForwardShape([]int{2}); err == nil {
 				t.Errorf("transform %d has a shape", i)
 			}

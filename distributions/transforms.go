@@ -216,10 +216,13 @@ func (t *transform) Codomain() constraints.Constraint {
 }
 
 // Bijective implements Transform.
-func (t *transform) Bijective() bool { return t.bijective }
+func (t *transform) Bijective() bool { return t.err == nil && t.bijective }
 
 // Sign implements Transform.
 func (t *transform) Sign() any {
+	if t.err != nil {
+		return nil
+	}
 	if s, ok := t.sign.(*tensor.Tensor); ok {
 		return s.Sign()
 	}
@@ -567,15 +570,23 @@ func compose(parts []Transform) *transform {
 type composed struct{ *transform }
 
 // Sign implements Transform.
-func (c composed) Sign() any { return signs(c.parts) }
+func (c composed) Sign() any {
+	if c.err != nil {
+		return nil
+	}
+	return signs(c.parts)
+}
 
 // Inv implements Transform.
 func (c composed) Inv() Transform {
+	if c.err != nil {
+		return c
+	}
 	parts := make([]Transform, len(c.parts))
 	for i, p := range c.parts {
 		parts[len(parts)-1-i] = p.Inv()
 	}
-	return composed{compose(parts)}
+	return NewComposeTransform(parts...)
 }
 
 // Equal implements Transform.
