@@ -149,6 +149,104 @@ func TestIndependentLeavesChecks(t *testing.T) {
 	}
 }
 
+// TestMixtureBroadcasts tests mixtures whose batch shape is broadcast to that of the components, against the same ones
+// with all weights given.
+func TestMixtureBroadcasts(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		values := func(y *tensor.Tensor) []float64 {
+			v, err := tensor.Data[float64](y.Contiguous().To(tensor.Float64))
+			if err != nil {
+				t.Error(err)
+			}
+			return v
+		}
+		weights := tensor.Arange(1, 5, tensor.Float64).Reshape(4, 1).PowTensor(tensor.Arange(0, 3, tensor.Float64)) // of 4 mixtures of 3 components
+		for _, c := range []struct{ mixture, batch []int }{
+			{nil, nil}, {nil, []int{2}}, {[]int{1}, []int{2}}, {[]int{2}, []int{2}}, {nil, []int{2, 2}}, {[]int{1}, []int{2, 2}}, {[]int{2}, []int{2, 2}},
+			{[]int{2, 1}, []int{2, 2}}, {[]int{1, 2}, []int{2, 2}}, {[]int{2, 2}, []int{2, 2}}, {[]int{2, 1}, []int{3, 2, 2}}, {[]int{2, 2}, []int{3, 2, 2}},
+		} {
+			n := 1
+			for _, k := range c.mixture {
+				n *= k
+			}
+			probs := weights.Narrow(0, 0, n).Reshape(append(slices.Clone(c.mixture), 3)...)
+			given := probs.Expand(append(slices.Clone(c.batch), 3)...).Contiguous()
+			for _, event := range [][]int{nil, {2}} {
+				shape := slices.Concat(c.batch, []int{3}, event)
+				loc := tensor.Ones(shape, tensor.Float64).Reshape(-1).CumSum(0).Reshape(shape...)
+				mix := func(p *tensor.Tensor) distributions.Distribution {
+					var component distributions.Distribution = distributions.NewNormal(loc, 0.5)
+					if event != nil {
+						component = distributions.NewIndependent(component, 1)
+					}
+					return distributions.NewMixtureSameFamily(distributions.NewCategorical(distributions.Probs(p)), component)
+				}
+				what := fmt.Sprintf("mixture of batch shape %v in %v, event shape %v", c.mixture, c.batch, event)
+				type outputs map[string]*tensor.Tensor
+				of := func(d distributions.Distribution) outputs {
+					if err := errors.Join(d.Err(), tensor.ManualSeed(4)); err != nil {
+						t.Errorf("%s: %v", what, err)
+					}
+					x := tensor.Full(slices.Concat([]int{2}, c.batch, event), 2.5, tensor.Float64)
+					all := outputs{"Sample": d.Sample(5), "Sample of one": d.Sample(), "Mean": d.Mean(), "Variance": d.Variance(), "LogProb": d.LogProb(x)}
+					if event == nil {
+						all["CDF"] = d.CDF(x)
+					}
+					return all
+				}
+				got := of(mix(probs))
+				for name, want := range of(mix(given)) {
+					if y := got[name]; y.Err() != nil || !slices.Equal(y.Shape(), want.Shape()) {
+						t.Errorf("%s: %s has shape %v, want %v: %v", what, name, y.Shape(), want.Shape(), y.Err())
+						continue
+					}
+					golden.Near(t, what+": "+name, got[name], values(want), 1e-14, 1e-14)
+				}
+				if want := slices.Concat([]int{5}, c.batch, event); !slices.Equal(got["Sample"].Shape(), want) {
+					t.Errorf("%s: draws of shape %v, want %v", what, got["Sample"].Shape(), want)
+				}
+			}
+		}
+		// One component or the other: PyTorch's means are of the wrong components.
+		ones := tensor.Eye(2, tensor.Float64).Expand(2, 2, 2)
+		pick := distributions.NewMixtureSameFamily(distributions.NewCategorical(distributions.Probs(ones)), distributions.NewNormal(tensor.Arange(0, 16, tensor.Float64).Reshape(2, 2, 2, 2), 1.0))
+		golden.Near(t, "Mean", pick.Mean(), []float64{0, 3, 4, 7, 8, 11, 12, 15}, 0, 0)
+		golden.Near(t, "Variance", pick.Variance(), slices.Repeat([]float64{1}, 8), 0, 0)
+		for _, c := range []struct{ mixture, component []int }{{[]int{3, 2}, []int{2}}, {[]int{3, 2}, []int{1, 2}}, {[]int{1, 2}, []int{2}}, {[]int{3, 2}, []int{2, 2}}} {
+			d := distributions.NewMixtureSameFamily(distributions.NewCategorical(distributions.Probs(tensor.Ones(c.mixture))), distributions.NewNormal(tensor.Zeros(c.component), 1))
+			if err := d.Err(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "does not fit") {
+				t.Errorf("weights of shape %v for components of batch shape %v: %v", c.mixture, c.component, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMixtureChoices tests that each distribution of a batch chooses a component of its own where they share weights.
+func TestMixtureChoices(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		for _, shape := range [][]int{{2}, {1, 2}} {
+			d := distributions.NewMixtureSameFamily(distributions.NewCategorical(distributions.Probs(tensor.Ones(shape))), distributions.NewNormal(tensor.FromSlice([]float32{-10, 10}, nil).Expand(2, 2), 1))
+			if err := tensor.ManualSeed(1); err != nil {
+				return err
+			}
+			high := d.Sample(1000).Gt(0)
+			if v, err := high.Narrow(-1, 0, 1).Ne(high.Narrow(-1, 1, 1)).To(tensor.Float32).Mean().Item(); !(math.Abs(v-0.5) <= 0.1) || err != nil {
+				t.Errorf("weights of shape %v: the two distributions differ in %v of the draws, want about 0.5: %v", shape, v, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestDTypeOfLogProb tests the dtypes of LogProb of values of another dtype than the parameters, which are PyTorch's.
 func TestDTypeOfLogProb(t *testing.T) {
 	leak.Check(t)

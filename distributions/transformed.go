@@ -574,16 +574,7 @@ func (b *Base) pad(v *tensor.Tensor) *tensor.Tensor { return v.Unsqueeze(-1 - le
 // weights returns the probabilities of the components with the dimensions of an event.
 func (b *Base) weights() *tensor.Tensor {
 	p := b.inner[0].(Categorical).probs()
-	shape := p.Shape()
-	if len(shape) < 1 {
-		return p // failed
-	}
-	more := 0
-	if len(shape)-1 != 1 {
-		more = max(0, len(b.batch)-(len(shape)-1))
-	}
-	k := len(shape) - 1
-	return p.Reshape(slices.Concat(shape[:k], slices.Repeat([]int{1}, more), shape[k:], slices.Repeat([]int{1}, len(b.event)))...)
+	return p.Reshape(append(p.Shape(), slices.Repeat([]int{1}, len(b.event))...)...)
 }
 
 func mixtureMean(b *Base) *tensor.Tensor {
@@ -609,7 +600,7 @@ var mixtureKind = &kind{
 	},
 	sample: func(b *Base, sample []int) *tensor.Tensor {
 		at := len(sample) + len(b.batch)
-		mix := b.inner[0].Sample(sample...)
+		mix := b.inner[0].Expand(b.batch...).Sample(sample...) // a choice for each element of the batch
 		draws := b.inner[1].Sample(sample...)
 		shape := mix.Shape()
 		index := mix.Reshape(append(slices.Clone(shape), slices.Repeat([]int{1}, len(b.event)+1)...)...)
@@ -624,7 +615,8 @@ var mixtureKind = &kind{
 }
 
 // NewMixtureSameFamily returns the mixture whose component is chosen by mixture, with K categories, among the last batch
-// dimension of component, of size K. Options: ValidateArgs. PyTorch: torch.distributions.MixtureSameFamily.
+// dimension of component, of size K. The batch shape of mixture is broadcast to the other batch dimensions of component.
+// Options: ValidateArgs. PyTorch: torch.distributions.MixtureSameFamily.
 func NewMixtureSameFamily(mixture Categorical, component Distribution, opts ...Option) MixtureSameFamily {
 	return MixtureSameFamily{build(mixtureKind, opts, nil, func(b *Base, _ settings) error {
 		const op = "NewMixtureSameFamily"
@@ -639,7 +631,7 @@ func NewMixtureSameFamily(mixture Categorical, component Distribution, opts ...O
 			return refuse.Error(op, tensor.ErrArgument, "the last batch dimension of component must be the number of categories, %d, got batch shape %v", mixture.n, batch)
 		}
 		k := len(batch) - 1
-		if _, err := tensor.BroadcastShapes(mixture.batch, batch[:k]); err != nil {
+		if shape, err := tensor.BroadcastShapes(mixture.batch, batch[:k]); err != nil || !slices.Equal(shape, batch[:k]) {
 			return refuse.Error(op, tensor.ErrArgument, "mixture with batch shape %v does not fit component with batch shape %v", mixture.batch, batch)
 		}
 		b.inner, b.n = []Distribution{mixture, component}, mixture.n
