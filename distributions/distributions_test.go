@@ -974,6 +974,58 @@ func TestOwnTransform(t *testing.T) {
 	tensor.Flush()
 }
 
+// named is a transform outside the package that cannot be compared with ==, and has the Equal of the one that it embeds.
+type named struct {
+	distributions.Transform
+	names []string
+}
+
+// compared is named with its own Equal.
+type compared struct{ named }
+
+func (c compared) Equal(other distributions.Transform) bool {
+	o, ok := other.(compared)
+	return ok && slices.Equal(c.names, o.names)
+}
+
+// TestEqualOfOwnTransforms tests which distributions with transforms outside the package have a divergence.
+func TestEqualOfOwnTransforms(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		exp, again := distributions.NewExpTransform(), distributions.NewExpTransform()
+		a, b := []string{"a"}, []string{"b"}
+		for i, c := range []struct {
+			x, y distributions.Transform
+			want bool
+		}{
+			{negative{exp}, negative{exp}, true}, {negative{exp}, exp, false}, {exp, negative{exp}, false}, {negative{exp}, negative{again}, false}, {exp, again, true},
+			{named{exp, a}, named{exp, a}, false}, {compared{named{exp, a}}, compared{named{again, a}}, true}, {compared{named{exp, a}}, compared{named{exp, b}}, false},
+			{compared{named{exp, a}}, named{exp, a}, false}, {&named{exp, a}, &named{exp, a}, false},
+		} {
+			for what, of := range map[string]func(distributions.Transform) distributions.Transform{
+				"alone":      func(f distributions.Transform) distributions.Transform { return f },
+				"inverse":    distributions.InverseOf,
+				"in a chain": func(f distributions.Transform) distributions.Transform { return distributions.NewComposeTransform(f) },
+				"independent": func(f distributions.Transform) distributions.Transform {
+					return distributions.NewIndependentTransform(f, 0)
+				},
+			} {
+				d := func(f distributions.Transform) distributions.Distribution {
+					return distributions.NewTransformedDistribution(distributions.NewNormal(0, 1), []distributions.Transform{of(f)})
+				}
+				v, err := distributions.KLDivergence(d(c.x), d(c.y)).Item()
+				if c.want && (v != 0 || err != nil) || !c.want && !errors.Is(err, tensor.ErrNotImplemented) {
+					t.Errorf("pair %d, %s: the divergence is %v, %v; equal %t", i, what, v, err, c.want)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // triangular is a distribution outside the package.
 type triangular struct{ *distributions.Base }
 

@@ -289,14 +289,14 @@ func registerSame() {
 		return p.p[0].Mul(p.p[0].Log().Sub(q.p[0].Log())).Sub(p.p[0].Sub(q.p[0]))
 	})
 	RegisterKL(func(p, q TransformedDistribution) *tensor.Tensor {
-		equal := len(p.transforms) == len(q.transforms) && len(p.event) == len(q.event)
+		same := len(p.transforms) == len(q.transforms) && len(p.event) == len(q.event)
 		for i := range p.event {
-			equal = equal && p.event[i] == q.event[i]
+			same = same && p.event[i] == q.event[i]
 		}
 		for i := range p.transforms {
-			equal = equal && p.transforms[i].Equal(q.transforms[i])
+			same = same && equal(p.transforms[i], q.transforms[i])
 		}
-		if !equal {
+		if !same {
 			return refuse.Tensor("KLDivergence", tensor.ErrNotImplemented, "the divergence of transformed distributions is known only for equal transforms and event shapes")
 		}
 		return KLDivergence(p.inner[0], q.inner[0])

@@ -16,8 +16,8 @@ import (
 )
 
 // Transform is an invertible function of tensors whose Jacobian determinant is known. NewTransform makes one of functions. A
-// type that embeds it can replace methods, such as Sign; its Inv then returns InverseOf of itself. PyTorch:
-// torch.distributions.transforms.Transform.
+// type that embeds it can replace methods, such as Sign; its Inv then returns InverseOf of itself, and its Equal compares
+// it with another value of the type. PyTorch: torch.distributions.transforms.Transform.
 type Transform interface {
 	// Forward returns y = f(x). PyTorch: the call.
 	Forward(x *tensor.Tensor) *tensor.Tensor
@@ -41,8 +41,8 @@ type Transform interface {
 	ForwardShape(shape []int) ([]int, error)
 	// InverseShape returns the shape of an x with an f(x) of the given shape. PyTorch: inverse_shape.
 	InverseShape(shape []int) ([]int, error)
-	// Equal reports whether other computes the same function: the divergence of two TransformedDistributions
-	// exists only if their transforms are equal.
+	// Equal reports whether other, of the same type, computes the same function: the divergence of two
+	// TransformedDistributions exists only if their transforms are equal.
 	Equal(other Transform) bool
 
 	// Err returns the error of the constructor.
@@ -288,11 +288,18 @@ func (t *transform) Equal(other Transform) bool {
 		}
 	}
 	for i, p := range t.parts {
-		if !p.Equal(o.parts[i]) {
+		if !equal(p, o.parts[i]) {
 			return false
 		}
 	}
 	return true
+}
+
+// equal reports whether x and y compute the same function. A type outside this package may have the Equal of a Transform
+// that it embeds, which does not know the type: so a value equals itself, and none of another type.
+func equal(x, y Transform) bool {
+	v := reflect.ValueOf(x)
+	return v.Type() == reflect.TypeOf(y) && (v.Comparable() && x == y || x.Equal(y))
 }
 
 // Err implements Transform.
@@ -346,7 +353,7 @@ func (i *inverse) InverseShape(shape []int) ([]int, error) { return i.of.Forward
 // Equal implements Transform.
 func (i *inverse) Equal(other Transform) bool {
 	o, ok := other.(*inverse)
-	return ok && o != nil && i.of.Equal(o.of)
+	return ok && o != nil && equal(i.of, o.of)
 }
 
 // Err implements Transform.
