@@ -421,6 +421,50 @@ func TestStudentTVarianceGradients(t *testing.T) {
 	}
 }
 
+// TestTrueResults tests results that are wrong in PyTorch, and the infinities and NaNs next to them.
+func TestTrueResults(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		from := func(v ...float64) *tensor.Tensor { return tensor.FromSlice(v, nil) }
+		inf, nan := math.Inf(1), math.NaN()
+		kl := distributions.KLDivergence
+		probs := distributions.Probs(from(0.3, 0.5, 0.9))
+		continuous := distributions.NewContinuousBernoulli(probs)
+		uniform := func(low, high float64) distributions.Distribution {
+			return distributions.NewUniform(from(low, low, low), high)
+		}
+		poisson := func(rate ...float64) distributions.Distribution { return distributions.NewPoisson(from(rate...)) }
+		for what, c := range map[string]struct {
+			got  *tensor.Tensor
+			want []float64
+		}{
+			// By Simpson's rule.
+			"ContinuousBernoulli, Uniform(0, 1)":     {kl(continuous, uniform(0, 1)), []float64{0.02938620223213, 0, 0.1796311160000559}},
+			"ContinuousBernoulli, Uniform(-1, 2)":    {kl(continuous, uniform(-1, 2)), []float64{1.1279984909002478, 1.0986122886679588, 1.2782434046681652}},
+			"ContinuousBernoulli, Uniform(0.1, 2)":   {kl(continuous, uniform(0.1, 2)), []float64{inf, inf, inf}},
+			"ContinuousBernoulli, Uniform(-1, 0.9)":  {kl(continuous, uniform(-1, 0.9)), []float64{inf, inf, inf}},
+			"Uniform(0, 1), ContinuousBernoulli":     {kl(uniform(0, 1), continuous), []float64{0.02973612325187544, 0, 0.19363424483508193}},
+			"Uniform(1/4, 3/4), ContinuousBernoulli": {kl(uniform(0.25, 0.75), continuous), []float64{0.722883303811821, 0.6931471805599542, 0.8867814253950276}},
+			"Uniform(-1, 1), ContinuousBernoulli":    {kl(uniform(-1, 1), continuous), []float64{inf, inf, inf}},
+			"Uniform(0, 2), ContinuousBernoulli":     {kl(uniform(0, 2), continuous), []float64{inf, inf, inf}},
+
+			"Poisson(0), Poisson":                    {kl(poisson(0, 0, 2), poisson(3, 0, 0)), []float64{3, 0, inf}},
+			"Bernoulli(0), Poisson":                  {kl(distributions.NewBernoulli(distributions.Probs(from(0, 0, 0.5))), poisson(3, 0, 0)), []float64{3, 0, inf}},
+			"Mode of Kumaraswamy":                    {distributions.NewKumaraswamy(from(2, 1.25, 1, 3, 1, 0.5, 3, 1e300), from(3, 2.5, 3, 1, 1, 3, 0.5, 10)).Mode(), []float64{math.Sqrt(0.2), 0.18049486853234245, 0, 1, nan, nan, nan, 1}},
+			"Mode of FisherSnedecor":                 {distributions.NewFisherSnedecor(from(2, 1, 4), 6.0).Mode(), []float64{0, nan, 0.375}},
+			"Mode of a Kumaraswamy close to Uniform": {distributions.NewKumaraswamy(from(1+0x1p-52, 1+0x1p-51), from(1+0x1p-51, 1+0x1p-52)).Mode(), []float64{1.0 / 3, 2.0 / 3}},
+		} {
+			if same, err := c.got.AllClose(from(c.want...), tensor.EqualNan(true), tensor.Rtol(1e-9), tensor.Atol(1e-9)); err != nil || !same {
+				t.Errorf("%s: %v, want %v (%v)", what, c.got, c.want, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // all returns a distribution of each type, with its error-prone parameters as given.
 func all(v any) []distributions.Distribution {
 	m, _ := v.(*tensor.Tensor)

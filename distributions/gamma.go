@@ -323,7 +323,7 @@ var fisherSnedecorKind = &kind{
 		return df2.Div(df2.Sub(2))
 	},
 	mode: func(b *Base) *tensor.Tensor {
-		return b.p[0].Sub(2).Div(b.p[0]).Mul(b.p[1]).Div(b.p[1].Add(2)).MaskedFill(b.p[0].Le(2), math.NaN())
+		return b.p[0].Sub(2).Div(b.p[0]).Mul(b.p[1]).Div(b.p[1].Add(2)).MaskedFill(b.p[0].Lt(2), math.NaN())
 	},
 	variance: func(b *Base) *tensor.Tensor {
 		df2 := b.p[1].MaskedFill(b.p[1].Le(4), math.NaN())

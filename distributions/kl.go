@@ -286,7 +286,7 @@ func registerSame() {
 		return result.MaskedFill(p.p[1].Lt(q.p[1]), math.Inf(1))
 	})
 	RegisterKL(func(p, q Poisson) *tensor.Tensor {
-		return p.p[0].Mul(p.p[0].Log().Sub(q.p[0].Log())).Sub(p.p[0].Sub(q.p[0]))
+		return p.p[0].Mul(p.p[0].Log().Sub(q.p[0].Log())).MaskedFill(p.p[0].Eq(0), 0).Sub(p.p[0].Sub(q.p[0]))
 	})
 	RegisterKL(func(p, q TransformedDistribution) *tensor.Tensor {
 		same := len(p.transforms) == len(q.transforms) && len(p.event) == len(q.event)
@@ -321,7 +321,7 @@ func registerSame() {
 // registerBeta registers the pairs whose first distribution is on [0, 1], and those of Bernoulli.
 func registerBeta() {
 	RegisterKL(func(p Bernoulli, q Poisson) *tensor.Tensor {
-		return bernoulliEntropy(p.Base).Neg().Sub(p.probs().Mul(q.p[0].Log()).Sub(q.p[0]))
+		return bernoulliEntropy(p.Base).Neg().Sub(p.probs().XLogY(q.p[0]).Sub(q.p[0]))
 	})
 	RegisterKL(func(p Beta, q ContinuousBernoulli) *tensor.Tensor {
 		return betaEntropy(p.Base).Neg().Sub(betaMean(p.Base).Mul(q.logits())).Sub(q.continuousProbs().Neg().Log1p()).Sub(q.logNorm())
@@ -360,7 +360,7 @@ func registerBeta() {
 	})
 	RegisterKL(func(p ContinuousBernoulli, q Uniform) *tensor.Tensor {
 		result := entropy(p.Base).Neg().Add(q.p[1].Sub(q.p[0]).Log())
-		return result.MaskedFill(q.p[0].Ge(0).LogicalOr(q.p[1].Le(1)), math.Inf(1))
+		return result.MaskedFill(q.p[0].Gt(0).LogicalOr(q.p[1].Lt(1)), math.Inf(1))
 	})
 }
 
@@ -505,7 +505,7 @@ func registerUniform() {
 	RegisterKL(func(p Uniform, q ContinuousBernoulli) *tensor.Tensor {
 		low, high := p.p[0], p.p[1]
 		result := high.Sub(low).Log().Neg().Sub(high.Add(low).Div(2).Mul(q.logits())).Sub(q.continuousProbs().Neg().Log1p()).Sub(q.logNorm())
-		return result.MaskedFill(high.Ge(1).LogicalOr(low.Le(0)), math.Inf(1))
+		return result.MaskedFill(high.Gt(1).LogicalOr(low.Lt(0)), math.Inf(1))
 	})
 	RegisterKL(func(p Uniform, q Exponential) *tensor.Tensor {
 		low, high, rate := p.p[0], p.p[1], q.p[0]

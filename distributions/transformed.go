@@ -462,8 +462,9 @@ var kumaraswamyKind = func() *kind {
 	k.support = always(constraints.UnitInterval)
 	k.mean = func(b *Base) *tensor.Tensor { return kumaraswamyMoment(b, 1) }
 	k.mode = func(b *Base) *tensor.Tensor {
-		log := b.p[1].Reciprocal().Mul(b.p[1].Neg().Log1p()).Sub(b.p[1].Neg().Mul(b.p[0]).Log1p())
-		return log.MaskedFill(b.p[1].Lt(1).LogicalOr(b.p[0].Lt(1)), math.NaN()).Exp()
+		// ((a-1)/(ab-1))^(1/a), without the rounding of ab-1; NaN for a = b = 1
+		odds := b.p[1].Sub(1).Div(b.p[0].Sub(1)).Add(b.p[1])
+		return odds.PowTensor(b.p[0].Reciprocal().Neg()).MaskedFill(b.p[1].Lt(1).LogicalOr(b.p[0].Lt(1)), math.NaN())
 	}
 	k.variance = func(b *Base) *tensor.Tensor { return kumaraswamyMoment(b, 2).Sub(kumaraswamyMoment(b, 1).Pow(2)) }
 	k.entropy = func(b *Base) *tensor.Tensor {
