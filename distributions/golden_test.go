@@ -2,6 +2,7 @@ package distributions_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -499,6 +500,36 @@ func TestGoldenKL(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", pair, err)
 		}
+	}
+}
+
+// TestDivergencesBroadcast tests that divergences have the batch shape of both distributions, whichever has more
+// dimensions.
+func TestDivergencesBroadcast(t *testing.T) {
+	leak.Check(t)
+	data := readGolden(t)
+	for pair, want := range data.KL {
+		a, b, _ := strings.Cut(pair, "|")
+		err := tensor.WithScope(func() error {
+			p, q := cases[a](makeParams(data.Cases[a].Params)), cases[b](makeParams(want.Q))
+			twice := &array{Shape: append([]int{2}, want.Value.Shape...), Data: slices.Repeat(want.Value.Data, 2), DType: want.Value.DType}
+			same(t, pair+", more of the first", distributions.KLDivergence(p.Expand(twice.Shape...), q), twice)
+			same(t, pair+", more of the second", distributions.KLDivergence(p, q.Expand(twice.Shape...)), twice)
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", pair, err)
+		}
+	}
+	err := tensor.WithScope(func() error {
+		y := distributions.KLDivergence(distributions.NewNormal(tensor.Zeros([]int{2}), 1), distributions.NewBeta(tensor.Ones([]int{3}), 1))
+		if err := y.Err(); !errors.Is(err, tensor.ErrArgument) || !strings.HasPrefix(err.Error(), "linstock: KLDivergence: ") {
+			t.Errorf("batch shapes that do not fit: %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

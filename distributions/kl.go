@@ -52,8 +52,8 @@ func borrowed(d Distribution) bool {
 }
 
 // KLDivergence returns the Kullback-Leibler divergence of q from p, the expected value of log p(X) - log q(X) for a draw
-// X of p, of the batch shape of both. It returns an error for types without a registered function. PyTorch:
-// torch.distributions.kl_divergence.
+// X of p. Its shape is that of the two batch shapes, broadcast. It returns an error for types without a registered
+// function. PyTorch: torch.distributions.kl_divergence.
 func KLDivergence(p, q Distribution) *tensor.Tensor {
 	const op = "KLDivergence"
 	for _, d := range []Distribution{p, q} {
@@ -77,8 +77,6 @@ func KLDivergence(p, q Distribution) *tensor.Tensor {
 	return refuse.Tensor(op, tensor.ErrNotImplemented, "no divergence is registered for %T and %T; see RegisterKL", p, q)
 }
 
-func infinite(t *tensor.Tensor) *tensor.Tensor { return t.FullLike(math.Inf(1)) }
-
 func xLogX(t *tensor.Tensor) *tensor.Tensor { return t.XLogY(t) }
 
 // traceXXT returns the trace of X X' of matrices.
@@ -86,7 +84,13 @@ func traceXXT(m *tensor.Tensor) *tensor.Tensor { return sumRightmost(m.Pow(2), 2
 
 // never registers the pairs of P whose divergence is infinite.
 func never[P, Q Distribution](like func(P) *tensor.Tensor) {
-	RegisterKL(func(p P, _ Q) *tensor.Tensor { return infinite(like(p)) })
+	RegisterKL(func(p P, q Q) *tensor.Tensor {
+		shape, err := tensor.BroadcastShapes(p.BatchShape(), q.BatchShape())
+		if err != nil {
+			return tensor.Failed(rename("KLDivergence", err))
+		}
+		return like(p).NewFull(shape, math.Inf(1))
+	})
 }
 
 func klNormal(p, q *Base) *tensor.Tensor {
