@@ -373,7 +373,7 @@ func sampleVonMises(b *Base, sample []int) *tensor.Tensor {
 			break
 		}
 		if round == 200 { // a proposal is accepted with a probability of more than 0.6
-			return refuse.Tensor("VonMises.Sample", tensor.ErrArgument, "rejection sampling does not end: the concentration is not finite")
+			return refuse.Tensor("VonMises.Sample", tensor.ErrArgument, "rejection sampling does not end: the concentration is not finite or too large")
 		}
 		us, err := tensor.Rand(append([]int{3}, shape...), tensor.Float64, loc.Device()).Unbind()
 		if err != nil {

@@ -465,6 +465,31 @@ func TestTrueResults(t *testing.T) {
 	}
 }
 
+// TestErrorTexts tests the texts of errors of methods.
+func TestErrorTexts(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.FromSlice([]float32{0.25, 0.5}, nil)
+		same := func(x *tensor.Tensor) *tensor.Tensor { return x }
+		turned := distributions.NewTransform("Turned", constraints.Real, constraints.Real, same, same, nil)
+		d := distributions.NewTransformedDistribution(distributions.NewNormal(0, 1), []distributions.Transform{turned})
+		for want, err := range map[string]error{
+			"TransformedDistribution.CDF: a transform of the distribution has no sign":                                     d.CDF(x).Err(),
+			"TransformedDistribution.ICDF: a transform of the distribution has no sign":                                    d.ICDF(x).Err(),
+			"VonMises.Sample: rejection sampling does not end: the concentration is not finite or too large":               distributions.NewVonMises(0, 1e17).Sample().Err(),
+			"KLDivergence: no divergence is registered for distributions.Normal and distributions.Poisson; see RegisterKL": distributions.KLDivergence(distributions.NewNormal(0, 1), distributions.NewPoisson(1)).Err(),
+		} {
+			if err == nil || !strings.HasPrefix(err.Error(), "linstock: "+want) {
+				t.Errorf("got %v, want %s", err, want)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // all returns a distribution of each type, with its error-prone parameters as given.
 func all(v any) []distributions.Distribution {
 	m, _ := v.(*tensor.Tensor)

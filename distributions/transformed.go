@@ -144,7 +144,7 @@ func transformedLogProb(b *Base, y *tensor.Tensor) *tensor.Tensor {
 }
 
 // monotone flips probabilities if the transforms decrease.
-func monotone(b *Base, p *tensor.Tensor) *tensor.Tensor {
+func monotone(b *Base, method string, p *tensor.Tensor) *tensor.Tensor {
 	sign := signs(b.transforms)
 	switch s := sign.(type) {
 	case int:
@@ -152,7 +152,7 @@ func monotone(b *Base, p *tensor.Tensor) *tensor.Tensor {
 			return p
 		}
 	case nil:
-		return refuse.Tensor(b.kind.name+".CDF", tensor.ErrNotImplemented, "a transform of the distribution has no sign")
+		return refuse.Tensor(b.kind.name+"."+method, tensor.ErrNotImplemented, "a transform of the distribution has no sign")
 	}
 	return p.Sub(0.5).Mul(sign).Add(0.5)
 }
@@ -161,11 +161,11 @@ func transformedCDF(b *Base, v *tensor.Tensor) *tensor.Tensor {
 	for _, t := range slices.Backward(b.transforms) {
 		v = t.Inverse(v)
 	}
-	return monotone(b, b.inner[0].CDF(v))
+	return monotone(b, "CDF", b.inner[0].CDF(v))
 }
 
 func transformedICDF(b *Base, p *tensor.Tensor) *tensor.Tensor {
-	return forwardAll(b, b.inner[0].ICDF(monotone(b, p)))
+	return forwardAll(b, b.inner[0].ICDF(monotone(b, "ICDF", p)))
 }
 
 var transformedKind = func() *kind {
