@@ -1114,6 +1114,10 @@ func TestOwnDistribution(t *testing.T) {
 		if err := distributions.KLDivergence(d, d).Err(); !errors.Is(err, tensor.ErrNotImplemented) {
 			t.Errorf("KLDivergence before RegisterKL: %v", err)
 		}
+		distributions.RegisterKL(func(_, _ distributions.Distribution) *tensor.Tensor { return tensor.Ones([]int{}) })
+		if err := distributions.KLDivergence(d, d).Err(); !errors.Is(err, tensor.ErrNotImplemented) {
+			t.Errorf("KLDivergence with a function of an interface: %v", err)
+		}
 		distributions.RegisterKL(func(_, _ triangular) *tensor.Tensor { return tensor.Zeros([]int{}) })
 		if err := distributions.KLDivergence(d, d).Err(); err != nil {
 			t.Errorf("KLDivergence: %v", err)

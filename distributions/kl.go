@@ -17,8 +17,9 @@ var divergences = struct {
 	of map[[2]reflect.Type]func(p, q Distribution) *tensor.Tensor
 }{of: map[[2]reflect.Type]func(p, q Distribution) *tensor.Tensor{}}
 
-// RegisterKL sets the function that KLDivergence calls for distributions of the types P and Q. It replaces the one that
-// was registered before. PyTorch: torch.distributions.kl.register_kl.
+// RegisterKL sets the function that KLDivergence calls for distributions of the types P and Q, which are not interfaces:
+// the function of an interface is never called. It replaces the one that was registered before. PyTorch:
+// torch.distributions.kl.register_kl.
 func RegisterKL[P, Q Distribution](f func(p P, q Q) *tensor.Tensor) {
 	if f == nil {
 		return
