@@ -162,6 +162,11 @@ func restore(to, from reflect.Value) {
 	}
 }
 
+// accessible returns v, an addressable field, without the restrictions of one that embeds a type that is not exported.
+func accessible(v reflect.Value) reflect.Value {
+	return reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
+}
+
 // plain returns an error of package cbor without the package's name, truncated if it is long, since it may
 // quote the value.
 func plain(err error) error {
@@ -394,30 +399,54 @@ func clash(t reflect.Type, path string, within []reflect.Type, have map[string]s
 }
 
 // promoted returns an error if the method that stores v, a struct, belongs to an embedded field, and v has other
-// fields, which would be lost, or the field is a pointer, which would be nil when the method's counterpart is called.
+// fields, which would be lost, or the field is an exported pointer, which would be nil when the method's counterpart is
+// called.
 func promoted(v reflect.Value) error {
 	t := v.Type()
 	if !v.CanInterface() || !storesItself(t) {
 		return nil
 	}
 	for i := range t.NumField() {
-		f := reflect.Indirect(v.Field(i))
-		if !t.Field(i).Anonymous || !t.Field(i).IsExported() || !f.IsValid() || v.Field(i).Kind() != reflect.Pointer && !others(v, i) {
+		if !t.Field(i).Anonymous {
+			continue
+		}
+		c := reflect.New(t).Elem() // can be addressed
+		c.Set(v)
+		f := accessible(c.Field(i))
+		isNil := f.Kind() == reflect.Pointer && t.Field(i).IsExported()
+		if f.Kind() == reflect.Interface {
+			f = f.Elem()
+		}
+		if f = reflect.Indirect(f); !f.IsValid() {
+			continue
+		}
+		var err error
+		if f.Kind() == reflect.Struct {
+			err = promoted(f) // the method may belong to a field that f embeds
+		}
+		if isNil || others(v, i) {
+			err = fmt.Errorf("%v is stored by the method of the embedded %v, which stores nothing else of it: name that field", t, f.Type())
+		}
+		if err == nil {
 			continue
 		}
 		whole, part := byMethods(v), byMethods(f)
 		first := slices.IndexFunc(whole[:], func(b []byte) bool { return b != nil })
-		if first >= 0 && bytes.Equal(whole[first], part[first]) {
-			return fmt.Errorf("%v is stored by the method of the embedded %v, which stores nothing else of it: name that field", t, f.Type())
+		if first >= 0 && part[first] != nil && bytes.Equal(whole[first], part[first]) {
+			return err
 		}
 	}
 	return nil
 }
 
-// others reports whether an exported field of v, a struct, besides number i and those with the tag "-" has a value.
+// others reports whether a field of v, a struct, besides number i would be stored without a method and has a value.
 func others(v reflect.Value, i int) bool {
 	for j := range v.NumField() {
-		if f := v.Type().Field(j); j != i && f.IsExported() && tagOf(f) != "-" && !v.Field(j).IsZero() {
+		f := v.Type().Field(j)
+		if j == i || !isStored(f) || v.Field(j).IsZero() {
+			continue
+		}
+		if f.IsExported() || others(reflect.Indirect(v.Field(j)), -1) {
 			return true
 		}
 	}

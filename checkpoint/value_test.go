@@ -371,6 +371,65 @@ type inner struct {
 	N int
 }
 
+// clock stores itself, and clocked has its methods.
+type clock struct{ t time.Time }
+
+func (c clock) MarshalText() ([]byte, error)     { return c.t.MarshalText() }
+func (c *clock) UnmarshalText(text []byte) error { return c.t.UnmarshalText(text) }
+
+type clocked struct {
+	clock
+	Step int
+}
+
+// marked embeds a struct of which the default would store nothing.
+type marked struct {
+	clock
+	mark
+}
+
+type mark struct{ set bool }
+
+// named has methods of its own, which store all of it.
+type named struct {
+	clock
+	Step int
+}
+
+func (n named) MarshalText() ([]byte, error) {
+	return fmt.Appendf(nil, "%d %d", n.t.Unix(), n.Step), nil
+}
+
+func (n *named) UnmarshalText(text []byte) error {
+	var seconds int64
+	_, err := fmt.Sscan(string(text), &seconds, &n.Step)
+	n.t = time.Unix(seconds, 0).UTC()
+	return err
+}
+
+// delegate stores itself as what it points to does.
+type delegate struct{ *clock }
+
+func (d *delegate) UnmarshalText(text []byte) error {
+	d.clock = &clock{}
+	return d.clock.UnmarshalText(text)
+}
+
+// blank has a method that stores it as an empty text.
+type blank struct {
+	starts
+	Step int
+}
+
+func (blank) MarshalText() ([]byte, error)  { return []byte{}, nil }
+func (*blank) UnmarshalText(_ []byte) error { return nil }
+
+// texter is what a struct may embed to have the methods of any type that has them.
+type texter interface {
+	MarshalText() ([]byte, error)
+	UnmarshalText(text []byte) error
+}
+
 func value[T any](v T) checkpoint.Part { return checkpoint.Value("v", &v) }
 
 // A struct of which a field would not be stored is an error.
@@ -410,6 +469,16 @@ func TestFieldsThatWouldBeLost(t *testing.T) {
 			time.Time
 			netip.Addr
 		}{when, address}),
+		"checkpoint_test.clocked is stored by the method of the embedded checkpoint_test.clock": value(clocked{clock{when}, 5}),
+		"clocked is stored by the method of the embedded":                                       value(map[string]any{"x": struct{ clocked }{clocked{clock{when}, 5}}}),
+		"checkpoint_test.starts }": value(struct {
+			clock
+			starts
+		}{clock{when}, starts{Step: 1}}),
+		"the embedded checkpoint_test.clock, which": value(struct {
+			texter
+			N int
+		}{&clock{when}, 1}), // and not a panic
 	} {
 		if err := checkpoint.SaveValues(path, part); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
@@ -425,6 +494,16 @@ func TestFieldsThatWouldBeLost(t *testing.T) {
 		Lost int `json:"-"`
 	}{Step: 1, Old: starts{2, 3}})
 	comesBack(t, struct{ netip.Addr }{address})
+	comesBack(t, clocked{clock: clock{when}})
+	comesBack(t, marked{clock{when}, mark{}})
+	if got, err := again(t, "v", marked{clock{when}, mark{true}}); err != nil || !got.t.Equal(when) {
+		t.Errorf("%v, %v", got, err)
+	}
+	comesBack(t, named{clock{when}, 5})
+	comesBack(t, delegate{&clock{when}})
+	if _, err := again(t, "v", blank{Step: 1}); err != nil {
+		t.Error(err)
+	}
 }
 
 // A time is restored with its instant, and with the offset of its zone if that has no seconds.
