@@ -150,9 +150,7 @@ func decode[T any](f *File, e *entry, v *T) error {
 // restore sets to to from, but of a struct only the fields that are stored. The others may be in use, as a mutex is.
 func restore(to, from reflect.Value) {
 	if to.Kind() != reflect.Struct || storesItself(to.Type()) {
-		if to.CanSet() { // an embedded pointer to a struct that is not exported is nil in from
-			to.Set(from)
-		}
+		accessible(to).Set(accessible(from))
 		return
 	}
 	for i := range to.NumField() {

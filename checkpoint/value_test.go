@@ -617,10 +617,21 @@ func TestLoadKeepsFieldsThatAreNotStored(t *testing.T) {
 	if loaded.starts != saved.starts || loaded.Nested.N != 3 || !loaded.When.Equal(saved.When) || loaded.Losses != nil {
 		t.Errorf("the fields that are stored are %v, %v, %v, %v", loaded.starts, loaded.Nested, loaded.When, loaded.Losses)
 	}
-	comesBack(t, struct {
+	type points struct {
 		*starts
 		N int
-	}{nil, 2})
+	}
+	comesBack(t, points{nil, 2})
+	if err := checkpoint.SaveValues(path, value(points{nil, 2})); err != nil {
+		t.Fatal(err)
+	}
+	old := points{&starts{1, 2}, 3}
+	if err := checkpoint.LoadValues(path, checkpoint.Value("v", &old)); err != nil || old != (points{nil, 2}) {
+		t.Errorf("an embedded pointer that was nil is loaded as %v, %v", old, err)
+	}
+	if _, err := again(t, "v", points{&starts{1, 2}, 3}); err == nil || !strings.Contains(err.Error(), "could not be read again") {
+		t.Errorf("an embedded pointer that a load could not set: %v", err)
+	}
 }
 
 // Fields with the tag "-" may hold what Value does not store; a struct that has only such fields is an error.
