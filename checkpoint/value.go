@@ -322,7 +322,7 @@ func storable(v reflect.Value, depth int, seconds *bool) error {
 			}
 		}
 		if seen == 0 && v.NumField() > 0 {
-			return fmt.Errorf("%v has no exported fields, and nothing of it would be stored", t)
+			return fmt.Errorf("%v has no fields that are stored, which are the exported ones without the tag \"-\"", t)
 		}
 	}
 	return nil
