@@ -311,10 +311,16 @@ type savedDirectory struct {
 	users int // goroutines that have or want the lock; saving's lock guards it
 }
 
-// lockDirectory waits until no other goroutine saves to dir, a path without symbolic links.
+// lockDirectory waits until no other goroutine saves to dir.
 func lockDirectory(dir string) (unlock func(), err error) {
-	dir, err = filepath.Abs(dir)
-	if err != nil {
+	if !filepath.IsAbs(dir) {
+		current, err := os.Getwd() // $PWD, which may lead through a symbolic link
+		if err != nil {
+			return nil, err
+		}
+		dir = current + "/" + dir
+	}
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return nil, err
 	}
 	saving.Lock()
