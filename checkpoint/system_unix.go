@@ -57,7 +57,7 @@ func claim(f *os.File) (release func(), ours bool) {
 	}
 	release = func() { _ = unix.Close(fd) }
 	var now unix.Stat_t
-	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) || unix.Fstat(fd, &now) == nil && now.Nlink == 0 {
+	if err := lock(fd); errors.Is(err, unix.EWOULDBLOCK) || unix.Fstat(fd, &now) == nil && now.Nlink == 0 {
 		release()
 		return nil, false
 	}
@@ -66,12 +66,27 @@ func claim(f *os.File) (release func(), ours bool) {
 
 // removeUnclaimed removes a file unless a process has claimed it.
 func removeUnclaimed(name string) {
-	f, err := os.Open(name)
+	f, err := os.OpenFile(name, os.O_RDWR, 0) // NFS locks only a file that is open for writing
+	if errors.Is(err, os.ErrPermission) {     // the file keeps the permissions of one that is write-protected
+		f, err = os.Open(name)
+	}
 	if err != nil {
 		return
 	}
 	defer f.Close()
-	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+	if lock(int(f.Fd())) == nil {
 		_ = os.Remove(name)
+	}
+}
+
+var flock = unix.Flock // tests replace it
+
+// lock locks a file, or returns unix.EWOULDBLOCK if another process has locked it.
+func lock(fd int) error {
+	for {
+		// On a network file system a signal may interrupt it.
+		if err := flock(fd, unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EINTR) {
+			return err
+		}
 	}
 }
