@@ -37,8 +37,9 @@ import (
 //
 // The object consists of tensors; nn.State and maps to tensors, which become an OrderedDict; optim.State; maps with
 // strings or integers as keys (a dict); slices and arrays (a list); integers, floats, complex128, bools, strings, []byte
-// (bytes), tensor.DType (a torch.dtype; File.Value returns its name) and nil (None). Anything else, such as a struct, is
-// an error, and so is an object whose pickle, which holds everything but the tensors' elements, has more than 256 MiB.
+// (bytes), tensor.DType (a torch.dtype; File.Value returns its name) and nil (None). Anything else is an error, and so is
+// an object whose pickle, which holds everything but the tensors' elements, has more than 256 MiB. Write a struct as a
+// map[string]any of its fields, or store it with SaveTraining and Value, if Python need not read it.
 //
 // Tensors that share a storage here share it in Python, if they have the same dtype; tensors that are views of a larger
 // storage on their own are written without the rest of it. Tensors of all devices are written as tensors of the CPU that
