@@ -76,7 +76,7 @@ func Optimizer(opt *optim.Optimizer) Part {
 func saveOptimizer(opt *optim.Optimizer, name string, to map[string]content) (err error) {
 	for _, g := range opt.Groups() {
 		if sharding.GroupsOf(g.Params) != nil {
-			return errors.New("it has this process's parts of parameters that package dist divides: save it with package dist/dcp")
+			return errors.New("it has this process's parts of parameters that package dist divides: save it with package dist/dcp, in State.Optimizer or State.Optimizers")
 		}
 	}
 	plain, tensors := optimstate.Flatten(opt.StateDict())

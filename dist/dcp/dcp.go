@@ -87,19 +87,40 @@ type State struct {
 	// parameters that are parts of tensors, such as rows of a dist.FSDPModule, must be in Shards.
 	// The ranks have the same optimizer, or parts of one: in a pipeline, save each stage by itself.
 	Optimizer Optimizer
-	// Parts are values, which are equal on all ranks: those of rank 0 are saved. Give further optimizers a name, with
-	// checkpoint.Named.
+	// Optimizers are further ones, such as that of a GAN's discriminator, by their names, which have no dots. The names of
+	// their tensors begin with optimizer:NAME instead of optimizer.
+	Optimizers map[string]Optimizer
+	// Parts are values, which are equal on all ranks: those of rank 0 are saved.
 	Parts []checkpoint.Part
 }
 
 const (
-	optimizerPrefix = "optimizer."
-	statePrefix     = optimizerPrefix + "state."
-	optimizerValue  = "optimizer"
-	tensorsKey      = "tensors" // in optimizerValue: the shapes of the optimizer's tensors by their names
-	valuesFile      = "values.safetensors"
-	shardingKey     = "DCP_SHARDING_INFO" // in the metadata of a file
+	optimizerName = "optimizer" // of State.Optimizer
+	tensorsKey    = "tensors"   // in an optimizer's values: the shapes of its tensors by their names
+	valuesFile    = "values.safetensors"
+	shardingKey   = "DCP_SHARDING_INFO" // in the metadata of a file
 )
+
+// statePrefix begins the names of the tensors of the optimizer with the name.
+func statePrefix(optimizer string) string { return optimizer + ".state." }
+
+// optimizers returns the optimizers by their names in the checkpoint.
+func (s State) optimizers(op string) (map[string]Optimizer, error) {
+	all := map[string]Optimizer{}
+	for name, o := range s.Optimizers {
+		if o == nil {
+			return nil, refuse.Nil(op, fmt.Sprintf("an optimizer for State.Optimizers[%.80q]", name))
+		}
+		if strings.Contains(name, ".") { // the tensors of "a.state" could be those of "a"
+			return nil, refuse.Error(op, tensor.ErrArgument, "State.Optimizers[%.80q]: an optimizer's name cannot have a dot", name)
+		}
+		all[optimizerName+":"+name] = o
+	}
+	if s.Optimizer != nil {
+		all[optimizerName] = s.Optimizer
+	}
+	return all, nil
+}
 
 // sharding is an entry of a file's metadata.
 type sharding struct {
@@ -152,9 +173,9 @@ func parameters(op string, o Optimizer) (map[int]*tensor.Tensor, error) {
 		"a *dist.ZeroRedundancyOptimizer, or a type that embeds one", o)
 }
 
-// number returns the number of the parameter whose state has the name.
-func number(name string) int {
-	digits, _, _ := strings.Cut(strings.TrimPrefix(name, statePrefix), ".")
+// number returns the number of the parameter of an optimizer whose state has the name.
+func number(optimizer, name string) int {
+	digits, _, _ := strings.Cut(strings.TrimPrefix(name, statePrefix(optimizer)), ".")
 	n, err := strconv.Atoi(digits)
 	if err != nil {
 		return -1
@@ -183,64 +204,77 @@ func (s State) shardOf(op, name string, t *tensor.Tensor) (*Shard, error) {
 	return nil, nil
 }
 
-// all returns the shards with those of the optimizer, its parameters, and its other values.
-func (s State) all(op string) (shards []Shard, params map[int]*tensor.Tensor, plain map[string]any, err error) {
-	if s.Optimizer == nil {
-		return s.Shards, nil, nil, nil
-	}
-	if params, err = parameters(op, s.Optimizer); err != nil {
+// all returns the shards with those of the optimizers, and by the optimizers' names what they have besides.
+func (s State) all(op string) (shards []Shard, numbered map[string]numbering, plain map[string]map[string]any, err error) {
+	optimizers, err := s.optimizers(op)
+	if err != nil {
 		return nil, nil, nil, err
 	}
-	plain, tensors := optimstate.Flatten(s.Optimizer.StateDict())
-	shards = slices.Clone(s.Shards)
-	for _, name := range slices.Sorted(maps.Keys(tensors)) {
-		x := Shard{Name: optimizerPrefix + name, Tensor: tensors[name]}
-		p := params[number(x.Name)]
-		of, err := s.shardOf(op, x.Name, p)
+	shards, numbered, plain = slices.Clone(s.Shards), map[string]numbering{}, map[string]map[string]any{}
+	for _, optimizer := range slices.Sorted(maps.Keys(optimizers)) {
+		params, err := parameters(op, optimizers[optimizer])
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		if of != nil {
-			switch {
-			case slices.Equal(p.Shape(), x.Tensor.Shape()):
-				x.Global, x.Offsets = of.Global, of.Offsets
-			case x.Tensor.Numel() > 1:
-				return nil, nil, nil, refuse.Error(op, tensor.ErrArgument, "%s of shape %v is the state of a sharded parameter of shape %v", x.Name, x.Tensor.Shape(), p.Shape())
+		rest, tensors := optimstate.Flatten(optimizers[optimizer].StateDict())
+		for _, name := range slices.Sorted(maps.Keys(tensors)) {
+			x := Shard{Name: optimizer + "." + name, Tensor: tensors[name]}
+			p := params[number(optimizer, x.Name)]
+			of, err := s.shardOf(op, x.Name, p)
+			if err != nil {
+				return nil, nil, nil, err
 			}
+			if of != nil {
+				switch {
+				case slices.Equal(p.Shape(), x.Tensor.Shape()):
+					x.Global, x.Offsets = of.Global, of.Offsets
+				case x.Tensor.Numel() > 1:
+					return nil, nil, nil, refuse.Error(op, tensor.ErrArgument, "%s of shape %v is the state of a sharded parameter of shape %v", x.Name, x.Tensor.Shape(), p.Shape())
+				}
+			}
+			shards = append(shards, x)
 		}
-		shards = append(shards, x)
+		if numbered[optimizer], err = s.numbering(params, rest); err != nil {
+			return nil, nil, nil, err
+		}
+		plain[optimizer] = rest
 	}
-	return shards, params, plain, nil
+	return shards, numbered, plain, nil
 }
 
-// numbering returns how many parameters the optimizer's groups have, according to its other values, and the names of
-// the parameters that are in Shards.
-func (s State) numbering(params map[int]*tensor.Tensor, plain map[string]any) (groups []int, names map[int]string) {
+// numbering is how an optimizer of a rank numbers its parameters.
+type numbering struct {
+	State  []byte         // its state besides tensors, by the parameters' numbers, in CBOR
+	Groups []int          // how many parameters its groups have
+	Names  map[int]string // of the parameters that are in Shards
+}
+
+// numbering returns the numbering of an optimizer with these parameters and values.
+func (s State) numbering(params map[int]*tensor.Tensor, plain map[string]any) (n numbering, err error) {
 	all, _ := plain["param_groups"].([]any)
 	for _, v := range all {
 		group, _ := v.(map[string]any)
 		numbers, _ := group["params"].([]any)
-		groups = append(groups, len(numbers))
+		n.Groups = append(n.Groups, len(numbers))
 	}
-	names = map[int]string{}
+	n.Names = map[int]string{}
 	for i, p := range params {
 		if of := s.find(p); of != nil {
-			names[i] = of.Name
+			n.Names[i] = of.Name
 		}
 	}
-	return groups, names
+	n.State, err = cbor.Marshal(plain["state"])
+	return n, err
 }
 
 // plan is what a rank has to save.
 type plan struct {
-	Parts  []part
-	Plain  []byte         // the optimizer's values that are not tensors, in CBOR
-	Groups []int          // how many parameters the optimizer's groups have
-	Names  map[int]string // of the optimizer's parameters that are in Shards, by their numbers
-	Dir    string         // where the checkpoint is to be
-	Tmp    string         // of rank 0: where to write
-	Mode   fs.FileMode    // of rank 0: the permissions of the files; 0: those of any new file
-	Err    string
+	Parts      []part
+	Optimizers map[string]numbering // by their names
+	Dir        string               // where the checkpoint is to be
+	Tmp        string               // of rank 0: where to write
+	Mode       fs.FileMode          // of rank 0: the permissions of the files; 0: those of any new file
+	Err        string
 }
 
 // gather returns v of all ranks; without a group there is one. If ctx has ended, it aborts the group, since the other
@@ -418,15 +452,11 @@ func start(ctx context.Context, op string, g *dist.Group, dir string, state Stat
 // begin agrees with the other ranks on who writes what, and writes the values.
 func (s *saver) begin(ctx context.Context, dir string, state State, copied bool) error {
 	var own plan
-	shards, params, plain, err := state.all(s.op)
+	shards, numbered, plain, err := state.all(s.op)
 	for i := 0; err == nil && i < len(shards); i++ {
 		var p part
 		p, err = shards[i].describe(s.op)
 		own.Parts = append(own.Parts, p)
-	}
-	if err == nil && plain != nil {
-		own.Plain, err = cbor.Marshal(plain["state"])
-		own.Groups, own.Names = state.numbering(params, plain)
 	}
 	if err == nil {
 		err = nameable(dir)
@@ -436,7 +466,7 @@ func (s *saver) begin(ctx context.Context, dir string, state State, copied bool)
 			s.tmp, s.mode, err = prepare(s.dir, s.only)
 		}
 	}
-	own.Dir, own.Tmp, own.Mode = s.dir, s.tmp, s.mode
+	own.Optimizers, own.Dir, own.Tmp, own.Mode = numbered, s.dir, s.tmp, s.mode
 	if err != nil {
 		own.Err = err.Error()
 	}
@@ -451,7 +481,7 @@ func (s *saver) begin(ctx context.Context, dir string, state State, copied bool)
 	var mine []int
 	if err = first(s.op, texts, err); err == nil {
 		if err = oneDir(plans); err == nil {
-			err = oneOptimizer(plans)
+			err = sameOptimizers(plans)
 		}
 		if err == nil {
 			mine, err = assign(plans, s.rank)
@@ -504,31 +534,34 @@ func (s *saver) add(x Shard) {
 }
 
 // writeValues writes the values, among them what the optimizers of all ranks have besides tensors.
-func (s *saver) writeValues(parts []checkpoint.Part, plain map[string]any, plans []plan) error {
-	if plain != nil {
-		all, shapes := map[string]map[string]cbor.RawMessage{}, map[string]string{}
+func (s *saver) writeValues(parts []checkpoint.Part, plain map[string]map[string]any, plans []plan) error {
+	var all []checkpoint.Part
+	for _, optimizer := range slices.Sorted(maps.Keys(plain)) {
+		state, shapes := map[string]map[string]cbor.RawMessage{}, map[string]string{}
 		for _, p := range plans {
 			for _, x := range p.Parts {
-				if strings.HasPrefix(x.Name, statePrefix) {
+				if strings.HasPrefix(x.Name, statePrefix(optimizer)) {
 					shapes[x.Name] = fmt.Sprint(x.Global)
 				}
 			}
-			if p.Plain == nil {
+			n, ok := p.Optimizers[optimizer]
+			if !ok {
 				continue
 			}
 			var of map[string]map[string]cbor.RawMessage
-			if err := cbor.Unmarshal(p.Plain, &of); err != nil {
+			if err := cbor.Unmarshal(n.State, &of); err != nil {
 				return err
 			}
-			maps.Copy(all, of)
+			maps.Copy(state, of)
 		}
-		plain["state"], plain[tensorsKey] = all, shapes
-		parts = append([]checkpoint.Part{checkpoint.Value(optimizerValue, &plain)}, parts...)
+		values := plain[optimizer]
+		values["state"], values[tensorsKey] = state, shapes
+		all = append(all, checkpoint.Value(optimizer, &values))
 	}
-	if len(parts) == 0 {
+	if all = append(all, parts...); len(all) == 0 {
 		return nil
 	}
-	return s.save(valuesFile, func(path string) error { return checkpoint.SaveValues(path, parts...) })
+	return s.save(valuesFile, func(path string) error { return checkpoint.SaveValues(path, all...) })
 }
 
 // save writes a file by f.
@@ -653,35 +686,41 @@ func load(ctx context.Context, op, dir string, state State) (err error) {
 	for _, s := range targets {
 		names[s.Name] = true
 	}
+	optimizers, err := state.optimizers(op)
+	if err != nil {
+		return err
+	}
+	order := slices.Sorted(maps.Keys(optimizers))
 	dir, saved, err := open(ctx, dir, func(name string) bool {
-		return names[name] || state.Optimizer != nil && strings.HasPrefix(name, statePrefix)
+		return names[name] || slices.ContainsFunc(order, func(optimizer string) bool { return strings.HasPrefix(name, statePrefix(optimizer)) })
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, saved.close()) }()
 	values := saved.files[filepath.Join(dir, valuesFile)]
-	if values == nil && (state.Optimizer != nil || len(state.Parts) > 0) {
+	if values == nil && (len(order) > 0 || len(state.Parts) > 0) {
 		// Not fs.ErrNotExist: the checkpoint exists.
-		return refuse.Error(op, checkpoint.ErrFormat, "the checkpoint %s has no values (%s), which State.Optimizer and State.Parts need; "+
+		return refuse.Error(op, checkpoint.ErrFormat, "the checkpoint %s has no values (%s), which optimizers and State.Parts need; "+
 			"PyTorch writes tensors only", dir, valuesFile)
 	}
-	var plain map[string]any
-	tensors := map[string]*tensor.Tensor{} // of the optimizer
-	if state.Optimizer != nil {
-		if err := values.LoadValues(checkpoint.Value(optimizerValue, &plain)); err != nil {
+	plain, tensors := map[string]map[string]any{}, map[string]map[string]*tensor.Tensor{} // of the optimizers
+	for _, optimizer := range order {
+		var rest map[string]any
+		if err := values.LoadValues(checkpoint.Value(optimizer, &rest)); err != nil {
 			return err
 		}
-		if err := saved.whole(plain); err != nil {
+		if err := saved.whole(rest); err != nil {
 			return fmt.Errorf("%s: %w", dir, err)
 		}
-		params, err := parameters(op, state.Optimizer)
+		params, err := parameters(op, optimizers[optimizer])
 		if err != nil {
 			return err
 		}
+		plain[optimizer], tensors[optimizer] = rest, map[string]*tensor.Tensor{}
 		for _, name := range slices.Sorted(maps.Keys(saved.index)) {
-			p := params[number(name)]
-			if !strings.HasPrefix(name, statePrefix) || p == nil { // another rank's
+			p := params[number(optimizer, name)]
+			if !strings.HasPrefix(name, statePrefix(optimizer)) || p == nil { // another rank's
 				continue
 			}
 			if err := hasMemory(op, "the parameter of "+name, p); err != nil {
@@ -697,7 +736,7 @@ func load(ctx context.Context, op, dir string, state State) (err error) {
 				x.Global, x.Offsets, shape = of.Global, of.Offsets, p.Shape()
 			}
 			x.Tensor = tensor.Empty(shape, saved.index[name][0].dtype)
-			tensors[strings.TrimPrefix(name, optimizerPrefix)] = x.Tensor
+			tensors[optimizer][strings.TrimPrefix(name, optimizer+".")] = x.Tensor
 			targets = append(targets, x)
 		}
 	}
@@ -719,12 +758,12 @@ func load(ctx context.Context, op, dir string, state State) (err error) {
 			return err
 		}
 	}
-	if state.Optimizer != nil {
-		s, err := optimstate.Unflatten(plain, tensors)
+	for _, optimizer := range order {
+		s, err := optimstate.Unflatten(plain[optimizer], tensors[optimizer])
 		if err != nil {
 			return err
 		}
-		if err := state.Optimizer.LoadStateDict(s); err != nil {
+		if err := optimizers[optimizer].LoadStateDict(s); err != nil {
 			return err
 		}
 	}
@@ -734,26 +773,44 @@ func load(ctx context.Context, op, dir string, state State) (err error) {
 	return values.LoadValues(state.Parts...)
 }
 
-// oneOptimizer returns an error unless the ranks have parts of one optimizer, which numbers its parameters alike on
-// all.
-func oneOptimizer(plans []plan) error {
+// sameOptimizers returns an error unless the ranks have the same optimizers, or parts of the same.
+func sameOptimizers(plans []plan) error {
+	all := map[string]bool{}
+	for _, p := range plans {
+		for optimizer := range p.Optimizers {
+			all[optimizer] = true
+		}
+	}
+	for _, optimizer := range slices.Sorted(maps.Keys(all)) {
+		if err := oneOptimizer(optimizer, plans); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// oneOptimizer returns an error unless the ranks have parts of one optimizer of this name, which numbers its parameters
+// alike on all.
+func oneOptimizer(optimizer string, plans []plan) error {
 	const advice = "save each stage of a pipeline by itself, to a directory of its own with a nil group"
+	root, ok := plans[0].Optimizers[optimizer]
 	at := map[int]int{} // by the numbers of parameters: the first rank that has its name
 	for r, p := range plans {
+		own, has := p.Optimizers[optimizer]
 		switch {
-		case p.Plain == nil:
+		case !has:
 			continue
-		case plans[0].Plain == nil:
-			return fmt.Errorf("rank %d has an optimizer and rank 0 none: %s", r, advice)
-		case !slices.Equal(p.Groups, plans[0].Groups):
-			return fmt.Errorf("the optimizer has groups of %v parameters on rank 0 and of %v on rank %d: %s", plans[0].Groups, p.Groups, r, advice)
+		case !ok:
+			return fmt.Errorf("rank %d has the %s and rank 0 has none: %s", r, optimizer, advice)
+		case !slices.Equal(own.Groups, root.Groups):
+			return fmt.Errorf("the %s has groups of %v parameters on rank 0 and of %v on rank %d: %s", optimizer, root.Groups, own.Groups, r, advice)
 		}
-		for _, i := range slices.Sorted(maps.Keys(p.Names)) {
+		for _, i := range slices.Sorted(maps.Keys(own.Names)) {
 			if _, ok := at[i]; !ok {
 				at[i] = r
 			}
-			if name := plans[at[i]].Names[i]; name != p.Names[i] {
-				return fmt.Errorf("parameter %d of the optimizer is %.80q on rank %d and %.80q on rank %d: %s", i, name, at[i], p.Names[i], r, advice)
+			if name := plans[at[i]].Optimizers[optimizer].Names[i]; name != own.Names[i] {
+				return fmt.Errorf("parameter %d of the %s is %.80q on rank %d and %.80q on rank %d: %s", i, optimizer, name, at[i], own.Names[i], r, advice)
 			}
 		}
 	}

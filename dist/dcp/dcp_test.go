@@ -412,7 +412,7 @@ func TestStages(t *testing.T) {
 		}{
 			{[][]nn.Option{nil, nil}, []bool{true, true}, `parameter 0 of the optimizer is "stage0.weight" on rank 0 and "stage1.weight" on rank 1`},
 			{[][]nn.Option{nil, {nn.NoBias()}}, []bool{true, true}, "the optimizer has groups of [2] parameters on rank 0 and of [1] on rank 1"},
-			{[][]nn.Option{nil, nil}, []bool{false, true}, "rank 1 has an optimizer and rank 0 none"},
+			{[][]nn.Option{nil, nil}, []bool{false, true}, "rank 1 has the optimizer and rank 0 has none"},
 		} {
 			s, opt, err := stage(r, fmt.Sprintf("stage%d.", r), c.opts[r]...)
 			if err != nil {
@@ -1482,46 +1482,133 @@ type (
 	unknown struct{ dcp.Optimizer }
 )
 
-// TestFurtherOptimizers tests that optimizers in Parts, with a name and without, are not taken for the state of Optimizer.
+// stepped returns a layer, divided among the ranks of g unless it is nil, and its optimizer after a step.
+func stepped(g *dist.Group, outputs int) (nn.Layer, *optim.Optimizer, error) {
+	var model nn.Layer = nn.NewLinear(3, outputs)
+	if g != nil {
+		root, err := dist.Shard(ctx, g, model)
+		if err != nil {
+			return nil, nil, err
+		}
+		model = root
+	}
+	opt, err := optim.NewAdam(nn.Parameters(model), 0.1)
+	if err != nil {
+		return nil, nil, err
+	}
+	// Each row has another gradient, and so another state.
+	y := model.Forward(tensor.Ones([]int{2, 3})).Mul(tensor.Arange(1, outputs+1, tensor.Float32))
+	return model, opt, errors.Join(y.Sum().Backward(), opt.Step())
+}
+
+// TestFurtherOptimizers tests that several optimizers, whose parameters are divided among the ranks, are saved and loaded
+// as State.Optimizers, also without a group, and further ones as parts.
 func TestFurtherOptimizers(t *testing.T) {
 	leak.Check(t)
 	dir := filepath.Join(t.TempDir(), "run")
-	alone(t, func() error {
+	// run calls f with the state of three runs, and with the tensors of their optimizers, by names.
+	run := func(g *dist.Group, f func(s dcp.State, state func() map[string]*tensor.Tensor) error) error {
 		var opts [3]*optim.Optimizer
-		var models [3]*nn.Linear
+		var shards []dcp.Shard
 		for i := range opts {
-			models[i] = nn.NewLinear(3, 4+i)
-			opt, err := optim.NewAdam(nn.Parameters(models[i]), 0.1)
+			of := g
+			if i == 2 { // a part of the checkpoint, which is the same on all ranks
+				of = nil
+			}
+			model, opt, err := stepped(of, 4+2*i)
 			if err != nil {
 				return err
 			}
 			defer opt.Release()
-			opts[i] = opt
-			if err := errors.Join(models[i].Forward(tensor.Ones([]int{2, 3})).Sum().Backward(), opt.Step()); err != nil {
+			if opts[i] = opt; i < 2 {
+				shards = append(shards, dcp.Model(fmt.Sprint("model", i, "."), model)...)
+			}
+		}
+		return f(dcp.State{
+			Shards: shards, Optimizer: opts[0], Optimizers: map[string]dcp.Optimizer{"d": opts[1]},
+			Parts: []checkpoint.Part{checkpoint.Named("e", checkpoint.Optimizer(opts[2]))},
+		}, func() map[string]*tensor.Tensor {
+			all := map[string]*tensor.Tensor{}
+			for i, opt := range opts {
+				for n, values := range opt.StateDict().State {
+					all[fmt.Sprint(i, " ", n)] = values["exp_avg"].(*tensor.Tensor)
+				}
+			}
+			return all
+		})
+	}
+	if err := launch.Ranks(ctx, 2, func(g *dist.Group) error {
+		return run(g, func(s dcp.State, state func() map[string]*tensor.Tensor) error {
+			if err := dcp.Save(ctx, g, dir, s); err != nil {
 				return err
 			}
-		}
-		state := dcp.State{Shards: dcp.Model("", models[0]), Optimizer: opts[0],
-			Parts: []checkpoint.Part{checkpoint.Optimizer(opts[1]), checkpoint.Named("b", checkpoint.Optimizer(opts[2]))}}
-		if err := dcp.Save(ctx, nil, dir, state); err != nil {
-			return err
-		}
-		average := func(i int) *tensor.Tensor { return opts[i].StateDict().State[0]["exp_avg"].(*tensor.Tensor) }
-		var want [3]*tensor.Tensor
-		for i := range want {
-			want[i] = average(i).Clone()
-			average(i).Zero_()
-		}
-		if err := dcp.Load(ctx, nil, dir, state); err != nil {
-			return err
-		}
-		for i := range want {
-			if same, err := average(i).Equal(want[i]); err != nil || !same {
-				t.Errorf("optimizer %d: loaded %v, want %v, %v", i, average(i), want[i], err)
+			want := map[string]*tensor.Tensor{}
+			for name, x := range state() {
+				want[name] = x.Clone()
+				x.Zero_()
 			}
+			if err := dcp.Load(ctx, g, dir, s); err != nil {
+				return err
+			}
+			got := state()
+			if len(got) != 6 {
+				t.Errorf("rank %d has the state of %d parameters", g.Rank(), len(got))
+			}
+			for name, x := range got {
+				if same, err := x.Equal(want[name]); err != nil || !same {
+					t.Errorf("rank %d, %s: loaded %v, want %v, %v", g.Rank(), name, x, want[name], err)
+				}
+			}
+			return nil
+		})
+	}); err != nil {
+		t.Error(err)
+	}
+	alone(t, func() error {
+		return run(nil, func(s dcp.State, state func() map[string]*tensor.Tensor) error {
+			want := map[string]*tensor.Tensor{} // an undivided run has the same gradients
+			for name, x := range state() {
+				want[name] = x.Clone()
+				x.Zero_()
+			}
+			if err := dcp.Load(ctx, nil, dir, s); err != nil {
+				return err
+			}
+			for name, x := range state() {
+				if same, err := x.Equal(want[name]); err != nil || !same {
+					t.Errorf("%s: loaded %v, want %v, %v", name, x, want[name], err)
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// TestFurtherOptimizersDiffer tests that Save refuses a further optimizer that is not the same on all ranks.
+func TestFurtherOptimizersDiffer(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	if err := launch.Ranks(ctx, 2, func(g *dist.Group) error {
+		model, opt, err := stepped(nil, 2)
+		if err != nil {
+			return err
+		}
+		defer opt.Release()
+		s := dcp.State{Optimizers: map[string]dcp.Optimizer{"d": opt}, Shards: dcp.Model(fmt.Sprint("model", g.Rank(), "."), model)}
+		const number = `parameter 0 of the optimizer:d is "model0.weight" on rank 0 and "model1.weight" on rank 1`
+		if err := dcp.Save(ctx, g, dir, s); err == nil || !strings.Contains(err.Error(), number) {
+			t.Errorf("of a stage: %v", err)
+		}
+		if g.Rank() == 0 {
+			s.Optimizers = nil
+		}
+		if err := dcp.Save(ctx, g, dir, s); err == nil || !strings.Contains(err.Error(), "rank 1 has the optimizer:d and rank 0 has none") {
+			t.Errorf("of one rank: %v", err)
 		}
 		return nil
-	})
+	}); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestWrappedOptimizer tests that the state of an optimizer that a type of the program embeds is divided as its parameters
@@ -1559,6 +1646,10 @@ func TestWrappedOptimizer(t *testing.T) {
 		}
 		if err := dcp.Save(ctx, g, dir+"-wrong", dcp.State{Optimizer: wrapped{opt}}); !errors.Is(err, tensor.ErrArgument) {
 			t.Errorf("Save without shards: %v", err)
+		}
+		part := checkpoint.Named("d", checkpoint.Optimizer(opt)) // SaveTraining does not save it either
+		if err := dcp.Save(ctx, g, dir+"-wrong", dcp.State{Parts: []checkpoint.Part{part}}); err == nil || !strings.Contains(err.Error(), "State.Optimizers") {
+			t.Errorf("Save of a part that is divided: %v", err)
 		}
 		for call, err := range map[string]error{
 			"Save": dcp.Save(ctx, g, dir+"-wrong", state(unknown{opt})),

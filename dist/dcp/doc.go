@@ -29,7 +29,7 @@
 //	dcp.load(state, storage_reader=HuggingFaceStorageReader("run/last"))
 //
 // The names in the state are model.NAME and optimizer.state.N.NAME, as in Python's {"model": model.state_dict(),
-// "optimizer": optimizer.state_dict()}.
+// "optimizer": optimizer.state_dict()}; those of a further optimizer are optimizer:KEY.state.N.NAME.
 //
 // # Failures
 //
