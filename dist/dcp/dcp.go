@@ -90,7 +90,8 @@ type State struct {
 	// Optimizers are further ones, such as that of a GAN's discriminator, by their names, which have no dots. The names of
 	// their tensors begin with optimizer:NAME instead of optimizer.
 	Optimizers map[string]Optimizer
-	// Parts are values, which are equal on all ranks: those of rank 0 are saved.
+	// Parts are values, which are equal on all ranks: those of rank 0 are saved. A name that another tensor of the checkpoint
+	// has is an error, such as that of a checkpoint.Optimizer without a name beside Optimizer.
 	Parts []checkpoint.Part
 }
 
@@ -535,8 +536,15 @@ func (s *saver) add(x Shard) {
 
 // writeValues writes the values, among them what the optimizers of all ranks have besides tensors.
 func (s *saver) writeValues(parts []checkpoint.Part, plain map[string]map[string]any, plans []plan) error {
+	taken := map[string]bool{} // the names of tensors that parts must not have
+	for _, p := range plans {
+		for _, x := range p.Parts {
+			taken[x.Name] = true
+		}
+	}
 	var all []checkpoint.Part
 	for _, optimizer := range slices.Sorted(maps.Keys(plain)) {
+		taken[optimizer] = true // of this optimizer as a part, which may have no state yet
 		state, shapes := map[string]map[string]cbor.RawMessage{}, map[string]string{}
 		for _, p := range plans {
 			for _, x := range p.Parts {
@@ -561,7 +569,22 @@ func (s *saver) writeValues(parts []checkpoint.Part, plain map[string]map[string
 	if all = append(all, parts...); len(all) == 0 {
 		return nil
 	}
-	return s.save(valuesFile, func(path string) error { return checkpoint.SaveValues(path, all...) })
+	return s.save(valuesFile, func(path string) error {
+		if err := checkpoint.SaveValues(path, all...); err != nil {
+			return err
+		}
+		f, err := checkpoint.Load(path, checkpoint.Mapped(false))
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }()
+		// PyTorch reads the tensors of all files by their names.
+		if i := slices.IndexFunc(f.Names(), func(name string) bool { return taken[name] }); i >= 0 {
+			return refuse.Error(s.op, tensor.ErrArgument, "State.Parts has the name %.80q, which another tensor or an optimizer has: give the part another name; "+
+				"further optimizers belong in State.Optimizers", f.Names()[i])
+		}
+		return nil
+	})
 }
 
 // save writes a file by f.

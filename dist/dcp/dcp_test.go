@@ -1611,6 +1611,53 @@ func TestFurtherOptimizersDiffer(t *testing.T) {
 	}
 }
 
+// TestNamesOfParts tests that parts and shards cannot have a name in common, of which a program that reads all files, as
+// PyTorch does, finds one, and that the optimizers' names are checked.
+func TestNamesOfParts(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	alone(t, func() error {
+		model, opt, err := stepped(nil, 2)
+		if err != nil {
+			return err
+		}
+		defer opt.Release()
+		fresh, err := optim.NewAdam(nn.Parameters(model), 0.1) // without tensors
+		if err != nil {
+			return err
+		}
+		defer fresh.Release()
+		step := 1
+		further := func(name string, o dcp.Optimizer) map[string]dcp.Optimizer { return map[string]dcp.Optimizer{name: o} }
+		parts := func(p ...checkpoint.Part) []checkpoint.Part { return p }
+		for i, c := range []struct {
+			state dcp.State
+			want  string
+		}{
+			{dcp.State{Optimizer: opt, Parts: parts(checkpoint.Optimizer(opt))}, `the name "optimizer"`},
+			{dcp.State{Optimizer: fresh, Parts: parts(checkpoint.Optimizer(fresh))}, `the name "optimizer"`},
+			{dcp.State{Optimizers: further("d", opt), Parts: parts(checkpoint.Named("d", checkpoint.Optimizer(opt)))}, `the name "optimizer:d"`},
+			{dcp.State{Shards: []dcp.Shard{{Name: "value.step", Tensor: tensor.Ones([]int{1})}}, Parts: parts(checkpoint.Value("step", &step))}, `the name "value.step"`},
+			{dcp.State{Optimizer: opt, Parts: parts(checkpoint.Value("optimizer", &step))}, "given twice"},
+			{dcp.State{Optimizers: further("d.state", opt)}, "cannot have a dot"},
+			{dcp.State{Optimizers: further("d", nil)}, `State.Optimizers["d"]`},
+		} {
+			if err := dcp.Save(ctx, nil, dir, c.state); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%d: got %v, want %q", i, err, c.want)
+			}
+			if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%d: the save that failed left %s, %v", i, dir, err)
+			}
+		}
+		for want, o := range map[string]map[string]dcp.Optimizer{"cannot have a dot": further("d.state", opt), `State.Optimizers["d"]`: further("d", nil)} {
+			if err := dcp.Load(ctx, nil, dir, dcp.State{Optimizers: o}); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("Load: got %v, want %q", err, want)
+			}
+		}
+		return dcp.Save(ctx, nil, dir, dcp.State{Optimizer: opt, Parts: parts(checkpoint.Named("d", checkpoint.Optimizer(opt)), checkpoint.Value("step", &step))})
+	})
+}
+
 // TestWrappedOptimizer tests that the state of an optimizer that a type of the program embeds is divided as its parameters
 // are, and that the state of an optimizer whose parameters are not known is an error.
 func TestWrappedOptimizer(t *testing.T) {
