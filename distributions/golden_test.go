@@ -345,11 +345,6 @@ type goldenData struct {
 		BijectTo     *mapped `json:"biject_to"`
 		TransformTo  *mapped `json:"transform_to"`
 	}
-	Wishart []struct {
-		DF, Sample, Next *array
-		Shape            []int
-		Seed             uint64
-	}
 	Affine []struct{ X, Y, Numbers *array }
 	Empty  map[string]*array
 	Texts  map[string]string
@@ -556,25 +551,43 @@ func transforms() map[string]distributions.Transform {
 }
 
 // TestGoldenTransforms compares every transform with PyTorch.
-// TestWishartOfSingularDraws compares the draws and the generator's state after draws that PyTorch repeats.
+// TestWishartOfSingularDraws compares the draws and the generator's state after draws that PyTorch repeats, as its
+// Wishart.rsample does. Rounding, which differs between processors, decides which are repeated, so they have no golden data.
 func TestWishartOfSingularDraws(t *testing.T) {
 	leak.Check(t)
-	for _, want := range readGolden(t).Wishart {
+	for i, c := range []struct {
+		df    []float32
+		batch []int
+		shape []int
+	}{
+		{[]float32{2.5}, nil, []int{4}}, {[]float32{2.01}, nil, nil}, {[]float32{2.5, 2.01}, []int{2}, []int{3}},
+		{[]float32{2.2}, []int{1}, []int{2, 2}}, {[]float32{2.2, 2.6}, []int{1, 2}, nil},
+	} {
 		err := tensor.WithScope(func() error {
-			d := distributions.NewWishart(want.DF.make(), distributions.CovarianceMatrix(tensor.Eye(3)))
-			what := fmt.Sprintf("seed %d, df %v, shape %v", want.Seed, want.DF.Data, want.Shape)
-			for name, draw := range map[string]func(...int) *tensor.Tensor{"Sample": d.Sample, "RSample": d.RSample} {
-				if err := tensor.ManualSeed(want.Seed); err != nil {
+			what := fmt.Sprintf("df %v, batch %v, shape %v", c.df, c.batch, c.shape)
+			df := tensor.FromSlice(c.df, c.batch)
+			d := distributions.NewWishart(df, distributions.CovarianceMatrix(tensor.Eye(3)))
+			for seed := range 20 {
+				if err := tensor.ManualSeed(uint64(20*i + seed)); err != nil {
 					return err
 				}
-				drawn(t, what+": "+name, draw(want.Shape...), want.Sample)
-				drawn(t, what+": the numbers after "+name, tensor.Rand([]int{3}), want.Next)
+				want, err := wishartDraws(df, c.shape)
+				if err != nil {
+					return err
+				}
+				next := tensor.Rand([]int{3})
+				for name, draw := range map[string]func(...int) *tensor.Tensor{"Sample": d.Sample, "RSample": d.RSample} {
+					if err := tensor.ManualSeed(uint64(20*i + seed)); err != nil {
+						return err
+					}
+					got := draw(c.shape...)
+					if ok, err := tensor.Item[bool](got.Eq(want).All().LogicalAnd(tensor.Rand([]int{3}).Eq(next).All())); err != nil || !ok {
+						t.Errorf("%s, seed %d: %s differs from PyTorch's procedure: %v", what, 20*i+seed, name, err)
+					}
+				}
 			}
-			df, cov := want.DF.make().RequiresGrad_(), tensor.Eye(3).RequiresGrad_()
-			if err := tensor.ManualSeed(want.Seed); err != nil {
-				return err
-			}
-			s := distributions.NewWishart(df, distributions.CovarianceMatrix(cov)).RSample(want.Shape...)
+			df, cov := df.Clone().RequiresGrad_(), tensor.Eye(3).RequiresGrad_()
+			s := distributions.NewWishart(df, distributions.CovarianceMatrix(cov)).RSample(c.shape...)
 			if _, err := autograd.Grad([]*tensor.Tensor{s.Sum()}, []*tensor.Tensor{df, cov}); err != nil {
 				t.Errorf("%s: %v", what, err)
 			}
@@ -584,6 +597,57 @@ func TestWishartOfSingularDraws(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// wishartDraws draws 3 by 3 matrices of unit covariance as rsample in torch/distributions/wishart.py does: once more where
+// the first draw is positive definite, and again, ten times at most, where the last one is not.
+func wishartDraws(df *tensor.Tensor, shape []int) (*tensor.Tensor, error) {
+	batch := df.Numel()
+	// draw returns matrices, and for each sample whether any matrix of its batch is, or is not, positive definite.
+	draw := func(shape []int, positive bool) (values []float32, again []bool, err error) {
+		chi, err := tensor.Data[float32](distributions.NewChi2(df.Unsqueeze(-1).Sub(tensor.Arange(0, 3))).Sample(shape...).Sqrt().ClampMin(0x1p-23))
+		if err != nil {
+			return nil, nil, err
+		}
+		z, err := tensor.Data[float32](tensor.Randn(slices.Concat(shape, df.Shape(), []int{3})))
+		if err != nil {
+			return nil, nil, err
+		}
+		var l []float32
+		for i := 0; i < len(z); i += 3 {
+			l = append(l, chi[i], 0, 0, z[i], chi[i+1], 0, z[i+1], z[i+2], chi[i+2])
+		}
+		lower := tensor.FromSlice(l, slices.Concat(shape, df.Shape(), []int{3, 3}))
+		w := lower.MatMul(lower.MT())
+		if values, err = tensor.Data[float32](w); err != nil {
+			return nil, nil, err
+		}
+		ok, err := tensor.Data[bool](constraints.PositiveDefinite.Check(w))
+		for i := 0; i < len(ok); i += batch {
+			again = append(again, slices.Contains(ok[i:i+batch], positive))
+		}
+		return values, again, err
+	}
+	out, again, err := draw(shape, true)
+	for try := 0; try < 10 && err == nil; try++ {
+		var which []int
+		for i, a := range again {
+			if a {
+				which = append(which, i)
+			}
+		}
+		if len(which) == 0 {
+			break
+		}
+		var values []float32
+		var singular []bool
+		values, singular, err = draw([]int{len(which)}, false)
+		for k, i := range which[:len(singular)] {
+			copy(out[i*batch*9:(i+1)*batch*9], values[k*batch*9:])
+			again[i] = singular[k]
+		}
+	}
+	return tensor.FromSlice(out, slices.Concat(shape, df.Shape(), []int{3, 3})), err
 }
 
 // TestWishartOfTwoDTypes compares a Wishart distribution whose df has another dtype than the matrices with PyTorch's.

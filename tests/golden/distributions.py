@@ -7,7 +7,6 @@
     "kl"           by pair of cases, the divergence and its gradients
     "transforms"   by case, see transform()
     "constraints"  by case, the argument, what check() returns, and the transforms to the constraint
-    "wishart"      samples of Wishart that are drawn anew where matrices are singular, and the numbers after them
     "affine"       AffineTransform of float16 and bfloat16
     "empty"        by constraint, what check() returns for an empty batch of matrices
     "texts"        by case, how a constraint prints
@@ -323,16 +322,6 @@ def constraint(name):
     return out
 
 
-# Draws with matrices that are singular by rounding: the degrees of freedom, the shape and the seed.
-WISHART = [(2.5, (4,), 6), (2.5, (4,), 11), (2.5, (4,), 19), (2.01, (), 11), ([2.5, 2.01], (3,), 0), ([2.5, 2.01], (3,), 5), ([2.2], (2, 2), 1), ([[2.2, 2.6]], (), 7)]
-
-
-def wishart(df, shape, seed):
-    torch.manual_seed(seed)
-    sample = D.Wishart(torch.tensor(df), covariance_matrix=torch.eye(3)).sample(shape)
-    return {"df": plain(torch.tensor(df)), "shape": list(shape), "seed": seed, "sample": plain(sample), "next": plain(torch.rand(3))}
-
-
 # Tensors of shape () with float16 and bfloat16.
 def affine(dtype):
     x = torch.arange(1, 40).to(dtype)
@@ -349,7 +338,7 @@ TEXTS = {
 
 def main():
     data = {"cases": {n: case(n) for n in CASES}, "kl": divergences(), "transforms": {n: transform(n) for n in TRANSFORMS},
-            "constraints": {n: constraint(n) for n in CONSTRAINTS}, "wishart": [wishart(*c) for c in WISHART],
+            "constraints": {n: constraint(n) for n in CONSTRAINTS},
             "affine": [affine(d) for d in (torch.float16, torch.bfloat16)], "empty": EMPTY, "texts": {n: str(c) for n, c in TEXTS.items()}}
     with open(os.path.join(here, "distributions.json"), "w") as out:
         json.dump(data, out, separators=(",", ":"), sort_keys=True)
