@@ -219,7 +219,7 @@ func (l *Loader) Len() int {
 	if l.config.sampler != nil {
 		n = max(0, l.config.sampler.Len())
 	} else {
-		n = l.dataset.Len()
+		n = max(0, l.dataset.Len())
 	}
 	return count(n, l.config.batch, l.config.dropLast)
 }
@@ -542,7 +542,9 @@ func (l *Loader) plan(ctx context.Context, at State) (p *plan, err error) {
 		p.last = len(p.batches)
 		return p, nil
 	case c.sampler == nil:
-		p.n = l.dataset.Len()
+		if p.n, err = length(l.dataset); err != nil {
+			return nil, fmt.Errorf("linstock: %w", err)
+		}
 		p.order = order(p.n, c.shuffle, at.Seed, at.Epoch)
 	default:
 		switch s := c.sampler.(type) {
@@ -565,6 +567,19 @@ func (l *Loader) plan(ctx context.Context, at State) (p *plan, err error) {
 	}
 	p.last = count(p.n, p.config.batch, p.config.dropLast)
 	return p, nil
+}
+
+// length returns the number of samples of d. A negative one, and a panic of Len, are errors.
+func length(d Dataset) (n int, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the dataset's Len panicked: %v\n%s", r, debug.Stack())
+		}
+	}()
+	if n = d.Len(); n < 0 {
+		return 0, fmt.Errorf("the dataset's Len is %d", n)
+	}
+	return n, nil
 }
 
 // collected returns what a sampler yields.

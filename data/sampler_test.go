@@ -680,6 +680,35 @@ func TestLenPanics(t *testing.T) {
 	}
 }
 
+// sized is a dataset whose Len is of any value, or panics if it is 0.
+type sized int
+
+func (s sized) Len() int {
+	if s == 0 {
+		panic("no length")
+	}
+	return int(s)
+}
+
+func (sized) Batch(context.Context, []int) ([]*tensor.Tensor, error) {
+	return nil, errors.New("no batch")
+}
+
+// TestInvalidLen tests that a negative Len of a dataset and a panic of it are errors that name the dataset.
+func TestInvalidLen(t *testing.T) {
+	leak.Check(t)
+	for d, want := range map[sized]string{-1: "the dataset's Len is -1", 0: "the dataset's Len panicked: no length"} {
+		for _, opts := range [][]data.Option{nil, {data.Shuffle()}, {data.Workers(2)}} {
+			if err := first(newLoader(t, d, opts...).Batches(t.Context())); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("Len %d, %d options: %v, want %q", d, len(opts), err, want)
+			}
+		}
+	}
+	if n := newLoader(t, sized(-5), data.BatchSize(2)).Len(); n != 0 {
+		t.Errorf("a loader of a negative number of samples has %d batches", n)
+	}
+}
+
 // TestNotAhead tests that without workers no sample is read before the loop asks for its batch.
 func TestNotAhead(t *testing.T) {
 	leak.Check(t)
