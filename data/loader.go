@@ -87,6 +87,7 @@ type config struct {
 	shuffle, dropLast, pin   bool
 	seed                     uint64
 	device                   *tensor.Device
+	generator                *tensor.Generator
 	sampler                  Sampler
 	batchSampler             BatchSampler
 	replacement              *bool
@@ -119,13 +120,24 @@ func BatchSize(n int) Option { return Option{"BatchSize", func(c *config) { c.ba
 // Shuffle makes each epoch return the samples in a different random order; off by default, but for NewDistributedSampler.
 // The order depends only on Seed, which is 0 by default, and the epoch: each run of a program has the same orders,
 // whatever tensor.ManualSeed is, and a loader does not draw from that generator. Its orders are not those of PyTorch's
-// shuffle=True. WithSampler with NewRandomSampler has those of PyTorch's RandomSampler with a generator of that seed.
+// shuffle=True. With the option Generator they are those of shuffle=True with a generator, and WithSampler with
+// NewRandomSampler has those of PyTorch's RandomSampler.
 func Shuffle(on ...bool) Option {
 	return Option{"Shuffle", func(c *config) { c.shuffle = options.On(on) }}
 }
 
 // Seed sets the seed of Shuffle, of a sampler, and of SampleSeed; 0 by default. It is independent of tensor.ManualSeed.
+// For a loader with the option Generator or with a sampler it is the seed of SampleSeed alone.
 func Seed(seed uint64) Option { return Option{"Seed", func(c *config) { c.seed = seed }} }
+
+// Generator makes Shuffle draw the orders of PyTorch's DataLoader(shuffle=True, generator=g), with any number of workers.
+// They are those of a generator that was given g's seed and from which nothing else draws, if PyTorch reads each epoch to
+// its end: NewLoader reads g.InitialSeed, and the loader does not draw from g. It stores the order of an epoch, of at most
+// 2^30 samples. g must be one of the CPU. Without Shuffle it has no effect. A sampler has its own option Seed. PyTorch:
+// generator.
+func Generator(g *tensor.Generator) Option {
+	return Option{"Generator", func(c *config) { c.generator = g }}
+}
 
 // WithSampler sets the sampler that determines the samples of an epoch, in place of Shuffle. PyTorch: sampler.
 func WithSampler(s Sampler) Option { return Option{"WithSampler", func(c *config) { c.sampler = s }} }
@@ -171,11 +183,11 @@ const (
 	maxAhead   = 1 << 16 // batches that are prepared ahead
 )
 
-// NewLoader returns a loader of dataset. Options: BatchSize, Shuffle, Seed, WithSampler, WithBatchSampler, PinMemory,
-// Workers, Prefetch, DropLast, Device. With Shuffle the order is not PyTorch's, and each run with the same Seed has the
-// same; see [Shuffle]. PyTorch: torch.utils.data.DataLoader.
+// NewLoader returns a loader of dataset. Options: BatchSize, Shuffle, Seed, Generator, WithSampler, WithBatchSampler,
+// PinMemory, Workers, Prefetch, DropLast, Device. With Shuffle each run with the same Seed has the same order, which is
+// PyTorch's only with Generator; see [Shuffle]. PyTorch: torch.utils.data.DataLoader.
 func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
-	c, err := apply("NewLoader", opts, "BatchSize", "Shuffle", "Seed", "WithSampler", "WithBatchSampler", "PinMemory", "Workers", "Prefetch", "DropLast", "Device")
+	c, err := apply("NewLoader", opts, "BatchSize", "Shuffle", "Seed", "Generator", "WithSampler", "WithBatchSampler", "PinMemory", "Workers", "Prefetch", "DropLast", "Device")
 	if err != nil {
 		return nil, err
 	}
@@ -184,6 +196,10 @@ func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 		return nil, refuse.Nil("NewLoader", "a dataset")
 	case c.given["WithSampler"] && isNil(c.sampler) || c.given["WithBatchSampler"] && isNil(c.batchSampler):
 		return nil, refuse.Nil("NewLoader", "a sampler")
+	case c.given["Generator"] && c.generator == nil:
+		return nil, refuse.Nil("NewLoader", "a generator")
+	case c.generator != nil && (c.sampler != nil || c.batchSampler != nil):
+		return nil, refuse.Error("NewLoader", tensor.ErrArgument, "Generator is that of Shuffle: give the seed to the sampler, with its option Seed")
 	case c.sampler != nil && c.shuffle:
 		return nil, refuse.Error("NewLoader", tensor.ErrArgument, "WithSampler and Shuffle exclude each other")
 	case c.batchSampler != nil && (c.given["BatchSize"] || c.given["DropLast"] || c.shuffle || c.sampler != nil):
@@ -197,6 +213,11 @@ func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 	}
 	if b, ok := c.batchSampler.(*batches); ok {
 		c.sampler, c.batch, c.dropLast, c.batchSampler = b.sampler, b.size, b.dropLast, nil
+	}
+	if c.shuffle && c.generator != nil {
+		if c.sampler, err = shuffled(dataset, c.generator); err != nil {
+			return nil, err
+		}
 	}
 	if c.prefetch == 0 {
 		c.prefetch = 2 * c.workers

@@ -115,10 +115,36 @@ func (d *drawn) epoch(ctx context.Context, epoch int) (indices []int, err error)
 	return indices, nil
 }
 
+// shuffled returns the sampler of PyTorch's DataLoader(shuffle=True, generator=g). In each epoch PyTorch draws
+// a seed for workers, the order, and another order, of which it uses nothing.
+func shuffled(d Dataset, g *tensor.Generator) (Sampler, error) {
+	n, err := length(d)
+	if err != nil {
+		return nil, refuse.Error("NewLoader", tensor.ErrArgument, "%v", err)
+	}
+	if n > maxStored {
+		return nil, refuse.Error("NewLoader", tensor.ErrArgument, "with Generator the dataset must have no more than 2^30 samples, got %d", n)
+	}
+	if g.Device() != tensor.CPU {
+		return nil, refuse.Error("NewLoader", tensor.ErrArgument, "Generator must be one of the CPU, got one of %v", g.Device())
+	}
+	seed, err := g.InitialSeed()
+	if err != nil {
+		return nil, err
+	}
+	return &drawn{n: n, seed: seed, draw: func(g *generator) []int {
+		g.random64()
+		order := g.perm(n)
+		g.perm(n)
+		return order
+	}}, nil
+}
+
 // NewRandomSampler returns a sampler of 0…n-1 in random order, or with Replacement(true) of random numbers below n. With
-// the same seed it draws the indices of PyTorch's RandomSampler with torch.Generator().manual_seed(seed), epoch by epoch.
-// It stores the order of an epoch, of at most 2^30 samples; a loader's option Shuffle does not. Options: Seed,
-// Replacement, NumSamples. PyTorch: torch.utils.data.RandomSampler.
+// the same seed it draws the indices of PyTorch's RandomSampler with torch.Generator().manual_seed(seed), epoch by epoch,
+// if PyTorch reads each epoch to its end, because it draws while it reads. It stores the order of an epoch, of at most 2^30
+// samples; a loader's option Shuffle stores only those up to 2^20. Options: Seed, Replacement, NumSamples. PyTorch:
+// torch.utils.data.RandomSampler.
 func NewRandomSampler(n int, opts ...Option) (Sampler, error) {
 	c, err := apply("NewRandomSampler", opts, "Seed", "Replacement", "NumSamples")
 	if err != nil {

@@ -74,6 +74,9 @@ func TestGoldenIndices(t *testing.T) {
 		},
 	}
 	for name, seeds := range want {
+		if strings.HasPrefix(name, "loader") {
+			continue // TestGeneratorHasPyTorchsOrders
+		}
 		for text, epochs := range seeds {
 			seed, err := strconv.ParseUint(text, 10, 64)
 			if err != nil {

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes data.json: the indices that torch.utils.data's samplers and random_split return, by case, epoch by epoch.
+"""Writes data.json: the indices that torch.utils.data's samplers, random_split and shuffling DataLoaders return, by case, epoch by
+epoch.
 
     python3 tests/golden/data.py
 """
@@ -7,7 +8,7 @@ import json
 import os
 
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, random_split
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, random_split
 
 here = os.path.dirname(os.path.abspath(__file__))
 WEIGHTS = [0.5, 0.0, 2.0, 1.0, 0.25, 4.0, 0.125]
@@ -48,6 +49,18 @@ def distributed(n, replicas, rank, **kw):
     return out
 
 
+def loader(n, **kw):
+    by_workers = []
+    for workers in (0, 2):
+        out = {}
+        for seed in (0, 7, 2**40 + 3):
+            batches = DataLoader(range(n), shuffle=True, generator=gen(seed), num_workers=workers, **kw)
+            out[str(seed)] = [[i for batch in batches for i in batch.tolist()] for _ in range(3)]
+        by_workers.append(out)
+    assert by_workers[0] == by_workers[1]
+    return by_workers[0]
+
+
 def main():
     data = {
         "random": epochs(lambda g: RandomSampler(range(10), generator=g)),
@@ -68,6 +81,10 @@ def main():
         "distributed_drop": distributed(10, 3, 2, drop_last=True),
         "distributed_order": distributed(10, 3, 2, shuffle=False),
         "distributed_many": distributed(3, 8, 7),
+        "loader": loader(10, batch_size=3),
+        "loader_even": loader(10, batch_size=5),
+        "loader_drop": loader(10, batch_size=4, drop_last=True),
+        "loader_large": loader(700, batch_size=64),
         "split": {str(s): [list(p.indices) for p in random_split(range(20), [3, 10, 7], generator=gen(s))] for s in (0, 7)},
         "split_fractions": {str(s): [list(p.indices) for p in random_split(range(23), [0.3, 0.3, 0.4], generator=gen(s))] for s in (0, 7)},
     }

@@ -1,0 +1,104 @@
+package data_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/internal/golden"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// TestGeneratorHasPyTorchsOrders compares the epochs of a loader with those of PyTorch's DataLoader(shuffle=True,
+// generator=g), also if it continues in the middle of them, and tests that it does not draw from the generator.
+func TestGeneratorHasPyTorchsOrders(t *testing.T) {
+	leak.Check(t)
+	var want map[string]map[string][]json.RawMessage
+	golden.Read(t, "data.json", &want)
+	for name, c := range map[string]struct {
+		n    int
+		opts []data.Option
+	}{
+		"loader":       {10, []data.Option{data.BatchSize(3)}},
+		"loader_even":  {10, []data.Option{data.BatchSize(5)}},
+		"loader_drop":  {10, []data.Option{data.BatchSize(4), data.DropLast()}},
+		"loader_large": {700, []data.Option{data.BatchSize(64), data.Seed(3)}},
+	} {
+		if len(want[name]) == 0 {
+			t.Errorf("%s has no values", name)
+		}
+		for text, epochs := range want[name] {
+			seed, err := strconv.ParseUint(text, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g := tensor.NewGenerator().ManualSeed(seed)
+			defer g.Release()
+			for _, workers := range []int{0, 2} {
+				loader := func() *data.Loader {
+					return newLoader(t, squares(t, c.n, nil), append(c.opts, data.Shuffle(), data.Generator(g), data.Workers(workers))...)
+				}
+				l := loader()
+				for epoch := range epochs {
+					resumed := loader()
+					if err := resumed.SetState(l.State()); err != nil {
+						t.Fatal(err)
+					}
+					got := take(t, resumed, 1)
+					if err := resumed.SetState(resumed.State()); err != nil {
+						t.Fatal(err)
+					}
+					got = append(got, take(t, resumed, -1)...)
+					whole := take(t, l, -1)
+					if text, err := json.Marshal(whole); err != nil || string(text) != string(epochs[epoch]) || !slices.Equal(got, whole) {
+						t.Errorf("%s, seed %d, %d workers, epoch %d: %v, continued: %v, PyTorch's %s", name, seed, workers, epoch, whole, got, epochs[epoch])
+					}
+				}
+			}
+			fresh := tensor.NewGenerator().ManualSeed(seed)
+			defer fresh.Release()
+			_ = tensor.WithScope(func() error {
+				if same, err := g.State().Equal(fresh.State()); err != nil || !same {
+					t.Errorf("the loader has drawn from the generator, %v", err)
+				}
+				return nil
+			})
+		}
+	}
+}
+
+func TestGeneratorOfLoaders(t *testing.T) {
+	leak.Check(t)
+	g, other, released := tensor.NewGenerator().ManualSeed(5), tensor.NewGenerator().ManualSeed(6), tensor.NewGenerator()
+	defer g.Release()
+	defer other.Release()
+	released.Release()
+	d, random := squares(t, 10, nil), must(data.NewRandomSampler(10))
+	for i, c := range []struct {
+		d    data.Dataset
+		opts []data.Option
+		want string
+	}{
+		{d, []data.Option{data.Generator(nil)}, "a generator is needed"},
+		{d, []data.Option{data.Generator(g), data.WithSampler(random)}, "give the seed to the sampler"},
+		{d, []data.Option{data.Generator(g), data.WithBatchSampler(must(data.NewBatchSampler(random, 2, false)))}, "give the seed to the sampler"},
+		{d, []data.Option{data.Shuffle(), data.Generator(tensor.NewGenerator(tensor.Meta))}, "one of the CPU"},
+		{d, []data.Option{data.Shuffle(), data.Generator(released)}, "released"},
+		{wide(1<<30 + 1), []data.Option{data.Shuffle(), data.Generator(g)}, "2^30"},
+		{sized(-1), []data.Option{data.Shuffle(), data.Generator(g)}, "Len is -1"},
+	} {
+		if _, err := data.NewLoader(c.d, c.opts...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("case %d: %v, want %q", i, err, c.want)
+		}
+	}
+	if got := take(t, newLoader(t, d, data.Generator(g)), -1); !slices.IsSorted(got) {
+		t.Errorf("without Shuffle a generator makes the order %v", got)
+	}
+	if got := take(t, newLoader(t, squares(t, 0, nil), data.Shuffle(), data.Generator(g)), -1); len(got) != 0 {
+		t.Errorf("an empty dataset has the samples %v", got)
+	}
+}
