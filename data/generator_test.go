@@ -101,4 +101,8 @@ func TestGeneratorOfLoaders(t *testing.T) {
 	if got := take(t, newLoader(t, squares(t, 0, nil), data.Shuffle(), data.Generator(g)), -1); len(got) != 0 {
 		t.Errorf("an empty dataset has the samples %v", got)
 	}
+	s := newLoader(t, d, data.Shuffle(), data.Generator(g)).State()
+	if err := newLoader(t, d, data.Shuffle(), data.Generator(other)).SetState(s); !refused(err) || !strings.Contains(err.Error(), "seed 5") || !strings.Contains(err.Error(), "seed 6") {
+		t.Errorf("a position of another generator: %v", err)
+	}
 }

@@ -80,6 +80,9 @@ type State struct {
 	Batch int    `json:"batch"`          // number of the next batch in the epoch, counted from 0
 	Seed  uint64 `json:"seed"`           // of the option Seed
 	Seen  int    `json:"seen,omitempty"` // with a distributed sampler: samples of the epoch that all processes have seen
+
+	// Seed of the sampler, or of the option Generator; 0 if the sampler does not draw.
+	SamplerSeed uint64 `json:"sampler_seed,omitempty"`
 }
 
 type config struct {
@@ -223,7 +226,7 @@ func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 		c.prefetch = 2 * c.workers
 	}
 	c.prefetch = max(c.prefetch, c.workers)
-	return &Loader{dataset: dataset, config: c, state: State{Seed: c.seed}}, nil
+	return &Loader{dataset: dataset, config: c, state: State{Seed: c.seed, SamplerSeed: seedOf(c.sampler)}}, nil
 }
 
 // Len returns the number of batches in an epoch; for a loader of an IterableDataset, which does not know it, -1.
@@ -269,7 +272,10 @@ func (l *Loader) State() State {
 	return l.state
 }
 
-// SetState sets the position at which the next loop starts, over Batches or Resume.
+// SetState sets the position at which the next loop starts, over Batches or Resume. The seed of s replaces that of the
+// option Seed, so that a run continues with the order that it had: for another position of the same run, change the fields
+// of State rather than make a new one. A sampler keeps its seed, as does the option Generator, and SetState returns an
+// error if that of s is another one.
 func (l *Loader) SetState(s State) error {
 	if !l.made() {
 		return refuse.Error("SetState", tensor.ErrArgument, "the loader was not made by NewLoader")
@@ -280,6 +286,8 @@ func (l *Loader) SetState(s State) error {
 	switch {
 	case l.running:
 		return refuse.Error("SetState", tensor.ErrArgument, "a loop over the loader's batches is running")
+	case s.SamplerSeed != l.state.SamplerSeed:
+		return refuse.Error("SetState", tensor.ErrArgument, "the position is that of a sampler with the seed %d, and the loader's sampler has the seed %d", s.SamplerSeed, l.state.SamplerSeed)
 	case s.Seen != 0 && d == nil:
 		return refuse.Error("SetState", tensor.ErrArgument, "the position is that of a loader with a distributed sampler")
 	case s.Seen < 0 || d != nil && s.Seen >= d.n:

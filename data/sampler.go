@@ -346,6 +346,19 @@ func (d *distributed) order(epoch, seen int) func(i int) int {
 	return func(i int) int { return perm[place(i)] }
 }
 
+// seedOf returns the seed of a sampler, and 0 of one that does not draw.
+func seedOf(s Sampler) uint64 {
+	switch s := s.(type) {
+	case *drawn:
+		return s.seed
+	case *distributed:
+		if s.shuffle {
+			return s.seed
+		}
+	}
+	return 0
+}
+
 type batches struct {
 	sampler  Sampler
 	size     int

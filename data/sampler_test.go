@@ -1072,3 +1072,49 @@ func TestOtherProcessesWithFewerSteps(t *testing.T) {
 		}
 	}
 }
+
+// TestStateOfAnotherSeed tests that a loader continues with the seed of the state that it is given, and refuses that of a
+// sampler with another seed, which would repeat and omit samples.
+func TestStateOfAnotherSeed(t *testing.T) {
+	leak.Check(t)
+	samplers := map[string]func(seed uint64) data.Option{
+		"random": func(seed uint64) data.Option {
+			return data.WithSampler(must(data.NewRandomSampler(10, data.Seed(seed))))
+		},
+		"batches": func(seed uint64) data.Option {
+			return data.WithBatchSampler(must(data.NewBatchSampler(must(data.NewSubsetRandomSampler([]int{1, 2, 3}, data.Seed(seed))), 1, false)))
+		},
+		"distributed": func(seed uint64) data.Option {
+			return data.WithSampler(must(data.NewDistributedSampler(10, 2, 0, data.Seed(seed))))
+		},
+		"none": func(uint64) data.Option { return data.Shuffle() },
+		"ordered": func(seed uint64) data.Option {
+			return data.WithSampler(must(data.NewDistributedSampler(10, 2, 0, data.Seed(seed), data.Shuffle(false))))
+		},
+	}
+	for name, with := range samplers {
+		d := squares(t, 10, nil)
+		from := newLoader(t, d, with(5), data.Seed(3))
+		got := take(t, from, 1)
+		other := newLoader(t, d, with(8), data.Seed(4))
+		before := other.State()
+		if err := other.SetState(from.State()); name == "none" || name == "ordered" {
+			if err != nil || other.State() != from.State() {
+				t.Errorf("%s: the position is %+v, want %+v, %v", name, other.State(), from.State(), err)
+			}
+		} else if !refused(err) || !strings.Contains(err.Error(), "seed 5") || !strings.Contains(err.Error(), "seed 8") || other.State() != before {
+			t.Errorf("%s: the position of another sampler: %v", name, err)
+		}
+		same := newLoader(t, d, with(5), data.Seed(4))
+		if err := same.SetState(from.State()); err != nil {
+			t.Fatal(name, err)
+		}
+		if got, want := append(got, take(t, same, -1)...), take(t, newLoader(t, d, with(5), data.Seed(3)), -1); !slices.Equal(got, want) {
+			t.Errorf("%s: continued: %v, want %v", name, got, want)
+		}
+	}
+	iterable := must(data.NewIterableLoader(counting(3), nil))
+	if err := iterable.SetState(data.State{SamplerSeed: 5}); !refused(err) {
+		t.Errorf("the position of a sampler in an iterable dataset: %v", err)
+	}
+}
