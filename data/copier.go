@@ -49,9 +49,11 @@ func (c *copier) copy(to, from []*tensor.Tensor) error {
 		}
 	}
 	if ended := c.end.Record(c.stream); err == nil {
-		return handle.NativeError(op, ended)
+		err = handle.NativeError(op, ended)
 	}
-	_ = c.wait() // the caller frees the batch
+	if err != nil {
+		_ = c.stream.Synchronize() // the caller frees the batch
+	}
 	return err
 }
 
@@ -70,7 +72,8 @@ func (c *copier) open() (err error) {
 	return err
 }
 
-// wait makes later work of the loop's stream, and later uses of memory that it frees, wait for the copies.
+// wait makes later work of the loop's stream, and later uses of memory that it frees, wait for the copies. If that fails,
+// the program has waited for them.
 func (c *copier) wait() error {
 	if c == nil || c.begin == 0 {
 		return nil
@@ -78,6 +81,9 @@ func (c *copier) wait() error {
 	loop, err := cshim.StreamCurrent(c.device)
 	if err == nil {
 		err = c.end.Wait(loop)
+	}
+	if err != nil {
+		_ = c.stream.Synchronize()
 	}
 	return handle.NativeError("Batches", err)
 }

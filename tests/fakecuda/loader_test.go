@@ -17,12 +17,14 @@ import (
 
 func init() {
 	scenarios["loader"], scenarios["locked"], scenarios["resident"], scenarios["queue"] = loader, locked, resident, queue
+	scenarios["uncopied"] = uncopied
 }
 
 func TestLoaderCopiesBesideKernels(t *testing.T) { run(t, "loader", 1, 1<<30) }
 func TestLoaderPins(t *testing.T)                { run(t, "locked", 1, 1<<30) }
 func TestDatasetOnDevice(t *testing.T)           { run(t, "resident", 1, 1<<30) }
 func TestLoaderOfQueue(t *testing.T)             { run(t, "queue", 1, 1<<30) }
+func TestLoaderAfterFailedEvents(t *testing.T)   { run(t, "uncopied", 1, 1<<30) }
 
 // loader: a loader copies batches from page-locked memory on a stream of its own.
 func loader(c *Control) error {
@@ -250,6 +252,45 @@ func queue(*Control) error {
 		}
 		if n != samples {
 			return fmt.Errorf("%d workers: %d batches", workers, n)
+		}
+	}
+	return nil
+}
+
+// uncopied: if the loader cannot record its copies for the loop's stream, or let that wait for them, it waits for them
+// itself before it frees the batch.
+func uncopied(c *Control) error {
+	const copying = 5 * time.Millisecond
+	dataset, err := data.NewTensorDataset(tensor.Ones([]int{4, 1 << 20}))
+	if err != nil {
+		return err
+	}
+	defer c.SetTimes(0, 0)
+	defer c.ClearRules()
+	for _, rule := range []Rule{
+		{Function: "cudaEventRecord", Skip: 1}, // at the end of the first batch's copy
+		{Function: "cudaStreamWaitEvent", Skip: 1},
+	} {
+		l, err := data.NewLoader(dataset, data.Device(tensor.CUDA(0)), data.PinMemory())
+		if err != nil {
+			return err
+		}
+		if err := tensor.Synchronize(tensor.CUDA(0)); err != nil {
+			return err
+		}
+		c.SetTimes(0, copying)
+		from, before := c.Clock(), c.Errors()
+		rule.Device, rule.Times, rule.Error = -1, 1, 999
+		if err := c.AddRule(rule); err != nil {
+			return err
+		}
+		var failed error
+		for _, failed = range l.Batches(context.Background()) {
+		}
+		took := c.Clock() - from
+		c.ClearRules()
+		if failed == nil || c.Errors() != before+1 || took < copying {
+			return fmt.Errorf("%s: after %d errors the batch is free after %v, want %v; %w", rule.Function, c.Errors()-before, took, copying, failed)
 		}
 	}
 	return nil
