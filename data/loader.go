@@ -165,6 +165,8 @@ func PinMemory(on ...bool) Option {
 // Workers sets the number of goroutines that prepare batches ahead of the loop. With 0, the default, the loop's own
 // goroutine prepares each batch. A dataset that uses libtorch's random generator is reproducible only without workers,
 // and its run continues exactly only if PinMemory prepares no batch ahead either; see SampleSeed. The maximum is 4,096.
+// On CUDA devices workers compute on the default streams; they wait for the work that the loop's current streams have when
+// it begins, and those wait for each batch.
 func Workers(n int) Option { return Option{"Workers", func(c *config) { c.workers = n }} }
 
 // Prefetch sets the number of batches that workers prepare ahead of the loop, including unfinished ones. It is at least
@@ -397,6 +399,11 @@ func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 	if at.Batch > p.last {
 		return fmt.Errorf("linstock: the loader's position is batch %d of epoch %d, which has only %d batches", at.Batch, at.Epoch, p.last)
 	}
+	if p.config.workers > 0 {
+		if err := toWorkers(); err != nil {
+			return err
+		}
+	}
 	var next func(i int) ([]*tensor.Tensor, error) // returns no tensors after the last batch
 	early := p.overlaps
 	switch {
@@ -499,7 +506,13 @@ func (t *taken) moved(i int, p *plan) ([]*tensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.move(tensors, t.side); err != nil {
+	if p.config.workers > 0 {
+		err = fromWorkers(tensors)
+	}
+	if err == nil {
+		err = p.move(tensors, t.side)
+	}
+	if err != nil {
 		release(tensors)
 		return nil, err
 	}

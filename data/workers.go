@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -88,4 +90,60 @@ func (t *team) stop() {
 		default:
 		}
 	}
+}
+
+// Workers compute on the default streams of CUDA devices, because they begin as new goroutines. The loop's goroutine may
+// have other current streams, with which toWorkers and fromWorkers order them.
+
+// toWorkers makes the work of workers wait for the work that the loop's current streams have.
+func toWorkers() error {
+	if err := cshim.Load(); err != nil {
+		return err
+	}
+	for i := range cshim.DeviceCount(int32(tensor.CUDAType)) {
+		workers := cshim.Stream{Device: cshim.DeviceWord(int32(tensor.CUDAType), i)}
+		loop, err := cshim.StreamCurrent(workers.Device)
+		if err == nil {
+			err = follow(workers, loop)
+		}
+		if err != nil {
+			return handle.NativeError("Batches", err)
+		}
+	}
+	return nil
+}
+
+// fromWorkers makes later work of the loop's current streams wait for the kernels with which workers made tensors.
+func fromWorkers(tensors []*tensor.Tensor) error {
+	for _, t := range tensors {
+		d := t.Device()
+		if d.Type != tensor.CUDAType {
+			continue
+		}
+		workers := cshim.Stream{Device: cshim.DeviceWord(int32(d.Type), d.Index)}
+		loop, err := cshim.StreamCurrent(workers.Device)
+		if err == nil {
+			err = follow(loop, workers)
+		}
+		if err != nil {
+			return handle.NativeError("Batches", err)
+		}
+	}
+	return nil
+}
+
+// follow makes later work of next wait for the work that before has.
+func follow(next, before cshim.Stream) error {
+	if next == before {
+		return nil
+	}
+	e, err := cshim.EventNew(before.Device, false)
+	if err != nil {
+		return err
+	}
+	defer e.Free()
+	if err := e.Record(before); err != nil {
+		return err
+	}
+	return e.Wait(next)
 }

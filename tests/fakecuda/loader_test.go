@@ -17,13 +17,14 @@ import (
 
 func init() {
 	scenarios["loader"], scenarios["locked"], scenarios["resident"], scenarios["queue"] = loader, locked, resident, queue
-	scenarios["uncopied"] = uncopied
+	scenarios["workers"], scenarios["uncopied"] = workers, uncopied
 }
 
 func TestLoaderCopiesBesideKernels(t *testing.T) { run(t, "loader", 1, 1<<30) }
 func TestLoaderPins(t *testing.T)                { run(t, "locked", 1, 1<<30) }
 func TestDatasetOnDevice(t *testing.T)           { run(t, "resident", 1, 1<<30) }
 func TestLoaderOfQueue(t *testing.T)             { run(t, "queue", 1, 1<<30) }
+func TestWorkersAndStreams(t *testing.T)         { run(t, "workers", 2, 1<<30) }
 func TestLoaderAfterFailedEvents(t *testing.T)   { run(t, "uncopied", 1, 1<<30) }
 
 // loader: a loader copies batches from page-locked memory on a stream of its own.
@@ -252,6 +253,140 @@ func queue(*Control) error {
 		}
 		if n != samples {
 			return fmt.Errorf("%d workers: %d batches", workers, n)
+		}
+	}
+	return nil
+}
+
+// made is a dataset whose batches are made on devices, by a kernel each.
+type made struct {
+	devices []tensor.Device
+	before  func() error // called at the beginning of Batch
+}
+
+func (made) Len() int { return 4 }
+
+func (m made) Batch(context.Context, []int) (batch []*tensor.Tensor, err error) {
+	if err := m.before(); err != nil {
+		return nil, err
+	}
+	for _, d := range m.devices {
+		batch = append(batch, tensor.Zeros([]int{1}, d).Add_(1))
+	}
+	return batch, nil
+}
+
+// Iter yields as many samples.
+func (m made) Iter(context.Context, int) iter.Seq2[int, error] {
+	return func(yield func(int, error) bool) {
+		for i := 0; i < m.Len() && yield(i, nil); i++ {
+		}
+	}
+}
+
+// workers: the work of workers waits for what the loop's current streams have when it begins, and those wait for the
+// kernels of each batch.
+func workers(c *Control) error {
+	const kernel = time.Second
+	devices := []tensor.Device{tensor.CUDA(0), tensor.CUDA(1)}
+	var streams []*cuda.Stream
+	for _, d := range devices {
+		s, err := cuda.NewStream(d)
+		if err != nil {
+			return err
+		}
+		streams = append(streams, s)
+	}
+	x := tensor.Zeros([]int{1}, devices[0])
+	defer x.Release()
+	first, err := cuda.DefaultStream(devices[0])
+	if err != nil {
+		return err
+	}
+	loaders := map[string]func(d made) (*data.Loader, error){
+		"map": func(d made) (*data.Loader, error) { return data.NewLoader(d, data.Workers(2)) },
+		"iterable": func(d made) (*data.Loader, error) {
+			collate := func([]int) ([]*tensor.Tensor, error) { return d.Batch(context.Background(), nil) }
+			return data.NewIterableLoader(d, collate, data.Workers(1))
+		},
+	}
+	// each runs before and then a loop with both streams current. A kernel takes a second.
+	each := func(name string, d made, before func() error, body func(b data.Batch, from time.Duration) error) error {
+		l, err := loaders[name](d)
+		if err != nil {
+			return err
+		}
+		for _, s := range devices {
+			if err := tensor.Synchronize(s); err != nil {
+				return err
+			}
+		}
+		events, from := c.Events(), c.Clock()
+		c.SetTimes(kernel, 0)
+		defer c.SetTimes(0, 0)
+		err = cuda.WithStream(streams[0], func() error {
+			return cuda.WithStream(streams[1], func() error {
+				if err := before(); err != nil {
+					return err
+				}
+				for b, err := range l.Batches(context.Background()) {
+					if err == nil {
+						err = body(b, from)
+					}
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+		if n := c.Events(); err == nil && n != events {
+			err = fmt.Errorf("%d events live, %d before", n, events)
+		}
+		return err
+	}
+	none := func() error { return nil }
+	for name, loader := range loaders {
+		// On default streams the loop and its workers have one queue, and need no events.
+		l, err := loader(made{devices, none})
+		if err != nil {
+			return err
+		}
+		if err := c.AddRule(Rule{Function: "cudaEventRecord", Device: -1, Times: Forever, Error: 999}); err != nil {
+			return err
+		}
+		for _, err := range l.Batches(context.Background()) {
+			if err != nil {
+				return fmt.Errorf("%s, on default streams: %w", name, err)
+			}
+		}
+		c.ClearRules()
+		err = each(name, made{devices, none}, none, func(b data.Batch, from time.Duration) error {
+			for i, s := range streams {
+				if err := s.Synchronize(); err != nil {
+					return err
+				}
+				if now := c.Clock() - from; now < time.Duration(b.Index+1)*kernel {
+					return fmt.Errorf("batch %d is there on %v after %v", b.Index, devices[i], now)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		// The first kernel of a worker runs after the one that the loop's stream has got before it.
+		start := c.Clock()
+		there := func() error {
+			err := first.Synchronize()
+			if now := c.Clock() - start; now < kernel {
+				err = errors.Join(err, fmt.Errorf("a worker computes after %v, before the loop's stream is done", now))
+			}
+			return err
+		}
+		err = each(name, made{devices[:1], there}, func() error { return x.Add_(1).Err() }, func(data.Batch, time.Duration) error { return nil })
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return nil
