@@ -573,6 +573,29 @@ func TestUnreadErrorEndsTheLoop(t *testing.T) {
 	}
 }
 
+// TestStateAfterABody tests that the position after a loop is that after the last batch that the body got, however the
+// body ended.
+func TestStateAfterABody(t *testing.T) {
+	leak.Check(t)
+	for name, body := range map[string]func(data.Batch) (leave bool){
+		"break":        func(data.Batch) bool { return true },
+		"unread error": func(b data.Batch) bool { _ = b.Inputs.MatMul(b.Inputs); return false },
+		"read error":   func(b data.Batch) bool { return b.Inputs.MatMul(b.Inputs).Err() != nil },
+	} {
+		for _, workers := range []int{0, 2} {
+			l := newLoader(t, squares(t, 25, nil), data.BatchSize(5), data.Workers(workers))
+			for b, err := range l.Batches(t.Context()) {
+				if err != nil || b.Index == 2 && body(b) {
+					break
+				}
+			}
+			if s := l.State(); s != (data.State{Batch: 3}) {
+				t.Errorf("%s, %d workers: the position is %+v", name, workers, s)
+			}
+		}
+	}
+}
+
 func TestTensorDataset(t *testing.T) {
 	leak.Check(t)
 	var d *data.TensorDataset

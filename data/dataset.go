@@ -18,7 +18,8 @@ type Dataset interface {
 	// Batch returns tensors that hold the samples at indices, with the samples along the first dimension. The first
 	// tensor becomes Batch.Inputs, and the second, if there is one, Batch.Targets. A failed tensor is treated as an
 	// error. With workers, Batch is called from several goroutines at once. Each call runs in a scope, which frees the
-	// tensors that are not returned.
+	// tensors that are not returned. ctx ends when the loop's does, and with workers also when the loop is left, which
+	// waits until Batch has returned: while Batch waits for anything else, it must wait for ctx, too.
 	Batch(ctx context.Context, indices []int) ([]*tensor.Tensor, error)
 }
 

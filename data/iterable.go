@@ -18,7 +18,8 @@ import (
 type IterableDataset[T any] interface {
 	// Iter iterates over the samples of an epoch, counted from 0. An error ends the epoch. A run that was continued
 	// reads and skips the samples that it has seen; if the dataset returns the same samples each time that it is called
-	// with the same epoch, the run is continued exactly.
+	// with the same epoch, the run is continued exactly. When the loop is left, ctx ends, and the loop waits until Iter
+	// has returned: while Iter waits for anything else, such as a message, it must wait for ctx, too.
 	Iter(ctx context.Context, epoch int) iter.Seq2[T, error]
 }
 
@@ -103,7 +104,9 @@ type stream func(ctx context.Context, p *plan, skip int) iter.Seq2[[]*tensor.Ten
 // batch when the loop asks for it: modes around the loop, such as autograd.NoGrad, hold in Iter, too, and modes and
 // scopes that Iter has open when it yields a sample are open in the loop's body, as in a loop over Iter itself. The loop
 // locks its goroutine to an OS thread, and Go ends a program that resumes there an iter.Pull that began elsewhere: Iter
-// must make its own, or the loader have a worker. Loader.Len returns -1. PyTorch: torch.utils.data.DataLoader of an
+// must make its own, or the loader have a worker. If there is a scope around the loop, tensors that Iter makes belong to
+// that and live until it closes: let Iter Keep those that it yields and make them in a scope of its own, or let a worker
+// read. Loader.Len returns -1. PyTorch: torch.utils.data.DataLoader of an
 // IterableDataset.
 func NewIterableLoader[T any](dataset IterableDataset[T], collate func(samples []T) ([]*tensor.Tensor, error), opts ...Option) (*Loader, error) {
 	const op = "NewIterableLoader"

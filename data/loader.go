@@ -165,8 +165,10 @@ func PinMemory(on ...bool) Option {
 // Workers sets the number of goroutines that prepare batches ahead of the loop. With 0, the default, the loop's own
 // goroutine prepares each batch. A dataset that uses libtorch's random generator is reproducible only without workers,
 // and its run continues exactly only if PinMemory prepares no batch ahead either; see SampleSeed. The maximum is 4,096.
-// On CUDA devices workers compute on the default streams; they wait for the work that the loop's current streams have when
-// it begins, and those wait for each batch.
+// Each worker prepares a batch in a scope, of which tensor.SetMaxScopedGoroutines allows 1,000 at once, those of other
+// goroutines included. The end of a loop waits until the calls of Dataset.Batch have returned. On CUDA devices workers
+// compute on the default streams; they wait for the work that the loop's current streams have when it begins, and those
+// wait for each batch.
 func Workers(n int) Option { return Option{"Workers", func(c *config) { c.workers = n }} }
 
 // Prefetch sets the number of batches that workers prepare ahead of the loop, including unfinished ones. It is at least
@@ -262,9 +264,10 @@ func count(n, size int, dropLast bool) int {
 func (l *Loader) made() bool { return l != nil && (l.dataset != nil || l.stream != nil) }
 
 // State returns the loader's position. In the loop's body it is the batch after the current one. After the last batch of
-// an iterable dataset it names the same epoch, because its end is found only when the loop goes on. After break or an
-// error it is the first batch that the body has not processed: a run restored from it (SetState, checkpoint.Loader)
-// continues there.
+// an iterable dataset it names the same epoch, because its end is found only when the loop goes on. After the loop it is
+// the batch after the last one that the body got, also if the body broke off or failed: a run restored from it (SetState,
+// checkpoint.Loader) continues there. To repeat a batch whose body fails, use the State from before the loop or from the
+// end of the body before.
 func (l *Loader) State() State {
 	if l == nil {
 		return State{}
