@@ -198,7 +198,8 @@ func NewBatcher[In, Out any](run func(batch []In) ([]Out, error), opts ...Option
 // the context's cause. If its batch is then being computed, the batch's function may still read in. For a
 // *tensor.Tensor the function gets an alias, which lives as long as the batch's scope, so that the caller may release
 // its own; tensors in another form, such as a slice, must stay alive. Other errors are ErrFull, ErrClosed, that of a
-// shape that cannot be compared, and those of the batch's function.
+// *tensor.Tensor that is failed, released or nil, that of a shape that cannot be compared, and those of the batch's
+// function.
 func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 	switch {
 	case b == nil || b.run == nil:
@@ -208,22 +209,25 @@ func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 	case ctx.Err() != nil:
 		return out, context.Cause(ctx)
 	}
-	var shape any
-	if b.shape != nil {
-		shape = b.shape(in)
-		if !reflect.ValueOf(shape).Comparable() {
-			return out, refuse.Error("Do", tensor.ErrArgument, "the function of Shape returned a value that cannot be compared, %T", shape)
-		}
-	}
 	r := &request[In, Out]{ctx: ctx, in: in, answered: make(chan struct{})}
-	if t, ok := any(in).(*tensor.Tensor); ok && t != nil {
+	if t, ok := any(in).(*tensor.Tensor); ok {
 		alias := t.Alias().Keep()
+		if err := alias.Err(); err != nil { // it would fail the whole batch
+			return out, err
+		}
 		r.in = any(alias).(In)
 		defer func() {
 			if !b.isTaken(r) { // otherwise the batch's scope frees it
 				alias.Release()
 			}
 		}()
+	}
+	var shape any
+	if b.shape != nil {
+		shape = b.shape(in)
+		if !reflect.ValueOf(shape).Comparable() {
+			return out, refuse.Error("Do", tensor.ErrArgument, "the function of Shape returned a value that cannot be compared, %T", shape)
+		}
 	}
 	if err := b.admit(shape, r); err != nil {
 		return out, err
@@ -466,8 +470,8 @@ func (b *Batcher[In, Out]) call(ins []In, outs *[]Out) error {
 	err := tensor.WithScope(func() (err error) {
 		opened = true
 		for _, in := range ins {
-			if t, ok := any(in).(*tensor.Tensor); ok && t != nil {
-				_ = tensor.CurrentScope().Adopt(t) // a failed tensor has an error, which the function finds
+			if t, ok := any(in).(*tensor.Tensor); ok {
+				_ = tensor.CurrentScope().Adopt(t) // Do has checked t
 			}
 		}
 		*outs, err = b.run(ins)

@@ -542,6 +542,37 @@ func TestFailureReachesTheWholeBatch(t *testing.T) {
 	})
 }
 
+// TestTensorsWithoutValue tests that a request whose tensor is failed, released or nil gets an error, and that the others do
+// not.
+func TestTensorsWithoutValue(t *testing.T) {
+	leak.Check(t)
+	x := tensor.Ones([]int{2})
+	released := tensor.Ones([]int{2})
+	released.Release()
+	b := newBatcher(t, func(batch []*tensor.Tensor) ([]float64, error) {
+		return tensor.Data[float64](tensor.Stack(batch).Sum(tensor.Dim(1)).To(tensor.Float64))
+	}, serve.Queue(1), serve.Shape(func(x *tensor.Tensor) int { return x.Size(0) }))
+	var asking, running sync.WaitGroup
+	asking.Go(func() {
+		if sum, err := b.Do(t.Context(), x); err != nil || sum != 2 {
+			t.Errorf("the request beside them: %v, %v", sum, err)
+		}
+	})
+	for b.Stats().Waiting == 0 {
+		runtime.Gosched()
+	}
+	for want, in := range map[error]*tensor.Tensor{tensor.ErrArgument: tensor.FromSlice([]float32{1}, []int{2}), tensor.ErrReleased: released, tensor.ErrNil: nil} {
+		if _, err := b.Do(t.Context(), in); !errors.Is(err, want) { // otherwise the queue would be full
+			t.Errorf("got %v, want %v", err, want)
+		}
+	}
+	running.Go(b.Run)
+	asking.Wait()
+	b.Close()
+	running.Wait()
+	x.Release()
+}
+
 // TestAnswersAreThoseOfSingleRows compares a network's answers in batches of all sizes with those of single rows.
 func TestAnswersAreThoseOfSingleRows(t *testing.T) {
 	leak.Check(t)
