@@ -15,7 +15,11 @@
 //	go batcher.Run()      // computes one batch at a time
 //	defer batcher.Close() // answers the requests that wait, and ends Run
 //
-//	answer, err := batcher.Do(r.Context(), row) // in the handler of a request
+//	// In the handler of a request. Concat would join rows of any lengths, and shift those of other requests.
+//	if len(row) != width {
+//		return fmt.Errorf("want %d values, got %d", width, len(row))
+//	}
+//	answer, err := batcher.Do(r.Context(), row)
 //
 // The package starts no goroutine. Batches are computed by the goroutines that call Run, one batch at a time each. Run
 // opens a scope around each batch, which frees the tensors that the model makes.
@@ -165,9 +169,13 @@ type Stats struct {
 // NewBatcher returns a batcher of the model that run calls. run gets the inputs of a batch, one at least, and returns
 // an output for each, in the same order. It runs in a scope, so that the tensors it makes are freed when it returns:
 // outputs are Go values, or tensors that it has taken out with Keep. An output that is a *tensor.Tensor belongs to the
-// caller of Do; if the request's context is done or the batch fails, it is released. If run returns an error or panics,
-// each request of the batch gets that error, so check inputs before Do. With n goroutines in Run, up to n calls of run
-// are active at once. A call that is active is not cancelled when the requests' contexts are done.
+// caller of Do; if the request's context is done or the batch fails, it is released. With n goroutines in Run, up to n
+// calls of run are active at once. A call that is active is not cancelled when the requests' contexts are done.
+//
+// Check inputs before Do, because a wrong one concerns its whole batch. If run returns an error or panics, each request
+// of the batch gets that error. Where run joins the inputs without a check of their lengths, as slices.Concat does, one
+// that is too long and one that is too short make wrong answers of all, and no error. The option Shape keeps inputs of
+// different lengths in different batches.
 func NewBatcher[In, Out any](run func(batch []In) ([]Out, error), opts ...Option) (*Batcher[In, Out], error) {
 	c := config{maxBatch: 32, queue: 1024}
 	for _, o := range opts {
