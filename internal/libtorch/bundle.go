@@ -151,7 +151,7 @@ func copyBundle(ctx context.Context, temp string, from, known map[string]string,
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		n, err := copyFile(path, filepath.Join(temp, to))
+		n, err := copyFile(ctx, path, filepath.Join(temp, to))
 		if err != nil {
 			return err
 		}

@@ -207,7 +207,7 @@ func pipTarget() []string {
 func (in *installer) pip(ctx context.Context, temp string, args ...string) error {
 	if !in.pipTool.Found() {
 		in.pipTool = FindPip(ctx)
-		if err := require(in.pipTool); err != nil {
+		if err := require(ctx, in.pipTool); err != nil {
 			return err
 		}
 	}

@@ -273,7 +273,7 @@ func (in *installer) checkTools(ctx context.Context, resolved error) error {
 		in.pipTool = FindPip(ctx)
 		tools = append(tools, in.pipTool)
 	}
-	return require(tools...)
+	return require(ctx, tools...)
 }
 
 // checkPaths returns an error, before a long download, for a path in which the shim could not be compiled: CMake's

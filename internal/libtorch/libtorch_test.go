@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -495,6 +496,78 @@ func TestInterrupted(t *testing.T) {
 				t.Errorf("the setup after it: %+v, %v", result, err)
 			}
 		})
+	}
+}
+
+// TestInterruptedSearch tests that an interrupt in the search for a tool or for PyTorch does not look like its absence.
+func TestInterruptedSearch(t *testing.T) {
+	cfg := config(t)
+	cfg.Wheels = nil
+	begun := filepath.Join(t.TempDir(), "begun")
+	bin := t.TempDir()
+	for _, name := range []string{"c++", "cmake", "ninja", "python3"} {
+		text := "#!/bin/sh\necho 99.1\n"
+		if name == "python3" {
+			text = "#!/bin/sh\n: >" + begun + "\n/bin/sleep 600\n"
+		}
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin)
+	for what, search := range map[string]func(context.Context) error{
+		"setup": func(ctx context.Context) error { _, err := Setup(ctx, cfg); return err },
+		"fetch": func(ctx context.Context) error {
+			_, err := Fetch(ctx, Config{Torch: testVersion, Lock: cfg.Lock}, t.TempDir())
+			return err
+		},
+		"PyTorch": func(ctx context.Context) error {
+			t.Setenv(locate.EnvUsePyTorch, "1")
+			_, err := Resolve(ctx, cfg.Cache, testVersion, false)
+			return err
+		},
+	} {
+		_ = os.Remove(begun)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		go func() {
+			for ctx.Err() == nil {
+				if isFile(begun) {
+					cancel(errStopped)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}()
+		if err := search(ctx); !errors.Is(err, errStopped) {
+			t.Errorf("%s: got %v, want the reason of the cancellation", what, err)
+		}
+		cancel(nil)
+		t.Setenv(locate.EnvUsePyTorch, "")
+	}
+}
+
+// TestInterruptedCopy tests that the copy of a large file ends with its context.
+func TestInterruptedCopy(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	written := make(chan error, 1)
+	go func() {
+		f, err := os.OpenFile(pipe, os.O_WRONLY, 0)
+		for range 256 {
+			if err == nil {
+				_, err = f.Write(make([]byte, 1<<20))
+			}
+			cancel(errStopped)
+		}
+		written <- errors.Join(err, f.Close())
+	}()
+	if _, err := copyFile(ctx, pipe, filepath.Join(t.TempDir(), "copy")); !errors.Is(err, errStopped) {
+		t.Errorf("got %v, want the reason of the cancellation", err)
+	}
+	if err := <-written; !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("the copy read all: %v", err)
 	}
 }
 

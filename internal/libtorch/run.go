@@ -15,14 +15,11 @@ import (
 // run executes a command, and kills it and all that it started when ctx ends. If out is not nil, it also receives the
 // output. The error contains part of the output.
 func run(ctx context.Context, out io.Writer, env []string, dir, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
+	cmd := command(ctx, name, args...)
 	cmd.Dir = dir
 	if env != nil {
 		cmd.Env = env
 	}
-	// A child that ignores SIGTERM is killed after this time.
-	cmd.WaitDelay = 5 * time.Second
-	ownGroup(cmd)
 	var all bytes.Buffer
 	cmd.Stdout = &all
 	if out != nil {
@@ -30,11 +27,8 @@ func run(ctx context.Context, out io.Writer, env []string, dir, name string, arg
 	}
 	cmd.Stderr = cmd.Stdout
 	err := cmd.Run()
-	if ctx.Err() != nil {
-		if cmd.Process != nil {
-			killGroup(cmd)
-		}
-		return context.Cause(ctx)
+	if err := interrupted(ctx, cmd); err != nil {
+		return err
 	}
 	if err != nil {
 		return &RunError{Command: name + " " + strings.Join(args, " "), Err: err, Output: all.String()}
@@ -42,9 +36,34 @@ func run(ctx context.Context, out io.Writer, env []string, dir, name string, arg
 	return nil
 }
 
-// Output runs a command and returns what it prints. An error ends with what the command prints as errors, on one line.
+// command returns a command in a process group of its own, which the end of ctx terminates.
+func command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	// A child that ignores SIGTERM is killed after this time.
+	cmd.WaitDelay = 5 * time.Second
+	ownGroup(cmd)
+	return cmd
+}
+
+// interrupted returns the cause of the end of ctx, or nil. It kills what is left of the command's group.
+func interrupted(ctx context.Context, cmd *exec.Cmd) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	if cmd.Process != nil {
+		killGroup(cmd)
+	}
+	return context.Cause(ctx)
+}
+
+// Output runs a command and returns what it prints, or the cause of the end of ctx. Any other error ends with what the
+// command prints as errors, on one line.
 func Output(ctx context.Context, name string, args ...string) ([]byte, error) {
-	out, err := exec.CommandContext(ctx, name, args...).Output()
+	cmd := command(ctx, name, args...)
+	out, err := cmd.Output()
+	if err := interrupted(ctx, cmd); err != nil {
+		return nil, err
+	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
 		err = fmt.Errorf("%w: %s", err, strings.Join(strings.Fields(string(exit.Stderr)), " "))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -129,7 +130,7 @@ func (in *installer) buildIn(ctx context.Context, temp, out string, s Source) (s
 func (in *installer) compile(ctx context.Context, src, bld, tmp string, s Source) error {
 	generator := FindNinja(ctx)
 	cmake := FindCMake(ctx)
-	if err := require(FindCompiler(ctx), cmake, generator); err != nil {
+	if err := require(ctx, FindCompiler(ctx), cmake, generator); err != nil {
 		return err
 	}
 	name := "Ninja"
@@ -193,7 +194,7 @@ func collectLibs(ctx context.Context, from, to string, files intact.Files) error
 // collect copies one library.
 func collect(ctx context.Context, path, to string, files intact.Files) (err error) {
 	name := filepath.Base(path)
-	if files.Sizes[name], err = copyFile(path, filepath.Join(to, name)); err != nil {
+	if files.Sizes[name], err = copyFile(ctx, path, filepath.Join(to, name)); err != nil {
 		return err
 	}
 	files.SHA256[name], err = intact.Hash(ctx, path, nil)
@@ -275,7 +276,7 @@ func (w *stepWriter) Write(p []byte) (int, error) {
 }
 
 // copyFile copies a file's content, following links, and returns its length.
-func copyFile(from, to string) (n int64, err error) {
+func copyFile(ctx context.Context, from, to string) (n int64, err error) {
 	in, err := os.Open(from)
 	if err != nil {
 		return 0, err
@@ -293,11 +294,19 @@ func copyFile(from, to string) (n int64, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
-	// ReadFrom lets the kernel share or copy the blocks.
-	if n, err = out.ReadFrom(in); err != nil {
-		return n, err
+	for {
+		if ctx.Err() != nil {
+			return n, context.Cause(ctx)
+		}
+		// ReadFrom lets the kernel share or copy the blocks.
+		part, err := out.ReadFrom(io.LimitReader(in, 64<<20))
+		if n += part; err != nil {
+			return n, err
+		}
+		if part == 0 {
+			return n, out.Sync()
+		}
 	}
-	return n, out.Sync()
 }
 
 // ShimVersionOf reads from the manifest beside a shim for which libtorch it was built.

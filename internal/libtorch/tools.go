@@ -35,7 +35,7 @@ func find(ctx context.Context, name, pkg, least string, commands ...[]string) To
 			continue
 		}
 		// A command may exist and yet not run: a shim of a version manager, or a python3 without pip.
-		out, err := exec.CommandContext(ctx, path, append(slices.Clone(c[1:]), "--version")...).Output()
+		out, err := Output(ctx, path, append(slices.Clone(c[1:]), "--version")...)
 		if err != nil {
 			continue
 		}
@@ -154,8 +154,12 @@ func (t Tool) missing() string {
 	return fmt.Sprintf("%s %s or newer (this one is %s)", t.Name, t.Least, t.Old)
 }
 
-// require returns an error that names every missing tool and the command that installs them all, or nil.
-func require(tools ...Tool) error {
+// require returns an error that names every missing tool and the command that installs them all, or nil. If ctx has
+// ended, which makes tools look missing, it returns the cause.
+func require(ctx context.Context, tools ...Tool) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	var missing []Tool
 	var names []string
 	for _, t := range tools {
