@@ -223,7 +223,7 @@ directory. Flags come before them, with one dash or two.`,
 			if *explain && opts.Source {
 				return errors.New("-explain and -source: choose one")
 			}
-			return lastuse.Explain(cmd.OutOrStdout(), flags.Args(), opts)
+			return lastuse.Explain(cmd.Context(), cmd.OutOrStdout(), flags.Args(), opts)
 		},
 	}
 	cmd.Flags().AddGoFlagSet(flags)

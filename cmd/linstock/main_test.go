@@ -214,17 +214,19 @@ func standIn(t *testing.T, dir string) (shim string, data []byte) {
 	return filepath.Join(locate.ShimDir(dir, hash, locate.DefaultTorch), locate.LibName()), data
 }
 
-// TestDoctorInterrupted tests that doctor reports nothing as broken that Ctrl-C has ended.
-func TestDoctorInterrupted(t *testing.T) {
+// TestInterrupted tests that no command takes for broken or missing what Ctrl-C has ended.
+func TestInterrupted(t *testing.T) {
 	isolated(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errInterrupted)
-	var out bytes.Buffer
-	root := newRoot()
-	root.SetOut(&out)
-	root.SetArgs([]string{"doctor"})
-	if err := root.ExecuteContext(ctx); !errors.Is(err, errInterrupted) || out.Len() > 0 {
-		t.Errorf("got %v, want %v\n%s", err, errInterrupted, &out)
+	for _, args := range [][]string{{"doctor"}, {"setup"}, {"fetch", t.TempDir()}, {"lastuse", "../../examples/lastuse"}, {"go", "version"}} {
+		var out bytes.Buffer
+		root := newRoot()
+		root.SetOut(&out)
+		root.SetArgs(args)
+		if err := root.ExecuteContext(ctx); !errors.Is(err, errInterrupted) || out.Len() > 0 {
+			t.Errorf("%v: got %v, want %v\n%s", args, err, errInterrupted, &out)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package lastuse
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -18,9 +19,13 @@ type ExplainOptions struct {
 	Source bool // print the rewritten sources instead
 }
 
-// Explain prints what the rewrite does with each value in the packages that match patterns.
-func Explain(w io.Writer, patterns []string, o ExplainOptions) error {
-	pkgs, err := packages.Load(&packages.Config{Mode: packages.LoadAllSyntax, Tests: o.Tests}, patterns...)
+// Explain prints what the rewrite does with each value in the packages that match patterns. It returns when ctx ends, with
+// the cause.
+func Explain(ctx context.Context, w io.Writer, patterns []string, o ExplainOptions) error {
+	pkgs, err := packages.Load(&packages.Config{Context: ctx, Mode: packages.LoadAllSyntax, Tests: o.Tests}, patterns...)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -39,6 +44,10 @@ func Explain(w io.Writer, patterns []string, o ExplainOptions) error {
 	facts := map[*packages.Package]Facts{} // including those of the imports
 	var failed error
 	packages.Visit(pkgs, nil, func(pkg *packages.Package) {
+		if ctx.Err() != nil {
+			failed = context.Cause(ctx)
+			return
+		}
 		all, sees := Facts{}, false
 		importsTensor := false
 		for path, dep := range pkg.Imports {
