@@ -260,6 +260,41 @@ func TestDoctorOfADeath(t *testing.T) {
 	}
 }
 
+// TestDoctorOfOneFailure tests that doctor blames no variable of the environment if the probe fails once only, and that it
+// tells a slow probe from one that dies.
+func TestDoctorOfOneFailure(t *testing.T) {
+	dir := isolated(t)
+	shim, data := standIn(t, dir)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(shim), 0o755), os.WriteFile(shim, data, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(locate.EnvLib, shim)
+	t.Setenv("OMP_NUM_THREADS", "many")
+	limit := probeLimit
+	defer func() { probeLimit = limit }()
+	for _, c := range []struct {
+		how   string
+		times int
+		limit time.Duration
+		want  string
+	}{
+		{"dies", 1, time.Minute, "opening the shim ended the process"},
+		{"waits", 1, 3 * time.Second, "it computes"},
+		{"waits", 9, time.Second, "opening the shim and computing did not end within 1s"},
+	} {
+		probeLimit = c.limit
+		left := filepath.Join(t.TempDir(), "left")
+		if err := os.WriteFile(left, bytes.Repeat([]byte("."), c.times), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv(dying, c.how+":"+left)
+		out, err := command(t, "doctor")
+		if !strings.Contains(out, c.want) || strings.Contains(out, "unset") || (c.want != "it computes") != errors.Is(err, errReported) {
+			t.Errorf("%+v: %v\n%s", c, err, out)
+		}
+	}
+}
+
 // TestDoctorOfTheEnvironment tests that doctor advises against the variable of the environment that is at fault, and
 // against nothing else, if setup would not help.
 func TestDoctorOfTheEnvironment(t *testing.T) {
@@ -308,8 +343,29 @@ func TestDoctorOfTheEnvironment(t *testing.T) {
 	}
 }
 
-// dying names a variable of the environment with which the probe's process of a test dies.
+// dying names a variable of the environment with which the probe's process of a test dies. Or it is "dies:" or "waits:" and
+// a file, which has a byte for each time that the process still does so.
 const dying = "LINSTOCK_TEST_DYING"
+
+// endProbe ends this process, or makes it wait, if dying says so.
+func endProbe() {
+	how, left, once := strings.Cut(os.Getenv(dying), ":")
+	if !once {
+		if os.Getenv(how) != "" {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+		return
+	}
+	info, err := os.Stat(left)
+	if err != nil || info.Size() == 0 {
+		return
+	}
+	_ = os.Truncate(left, info.Size()-1)
+	if how == "dies" {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	}
+	time.Sleep(time.Hour)
+}
 
 // TestEnvInAShell tests that a shell reads the output of `linstock env` correctly, whatever the paths.
 func TestEnvInAShell(t *testing.T) {
@@ -486,10 +542,8 @@ func TestLines(t *testing.T) {
 // TestMain lets doctor run the test's executable as linstock for its probe.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "probe" {
-		if name := os.Getenv(dying); name != "" {
-			if os.Getenv(name) != "" {
-				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			}
+		if os.Getenv(dying) != "" {
+			endProbe()
 			probeRuntime = func() runtimeReport { return runtimeReport{Compute: "it computes"} }
 		}
 		os.Exit(run())

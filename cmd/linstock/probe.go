@@ -50,8 +50,15 @@ func newProbe() *cobra.Command {
 	}
 }
 
-// errDied is the error of a probe that did not end by itself.
-var errDied = errors.New("opening the shim ended the process")
+// probeLimit is how long doctor waits for a probe.
+var probeLimit = time.Minute
+
+var (
+	// errDied is the error of a probe that did not end by itself.
+	errDied = errors.New("opening the shim ended the process")
+	// errSlow is the error of a probe that has not ended within probeLimit.
+	errSlow = errors.New("opening the shim and computing did not end within")
+)
 
 // probe runs the hidden command, without some of the environment's variables.
 func probe(ctx context.Context, without []string) (runtimeReport, error) {
@@ -60,9 +67,9 @@ func probe(ctx context.Context, without []string) (runtimeReport, error) {
 	if err != nil {
 		return report, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	limited, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, exe, "probe")
+	cmd := exec.CommandContext(limited, exe, "probe")
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool {
@@ -70,6 +77,12 @@ func probe(ctx context.Context, without []string) (runtimeReport, error) {
 		return slices.Contains(without, name)
 	})
 	if err := cmd.Run(); err != nil {
+		switch {
+		case ctx.Err() != nil:
+			return report, context.Cause(ctx)
+		case limited.Err() != nil:
+			return report, fmt.Errorf("%w %v", errSlow, probeLimit)
+		}
 		first, _, _ := strings.Cut(strings.TrimSpace(errs.String()), "\n")
 		return report, fmt.Errorf("%w (%w): %s", errDied, err, first)
 	}
