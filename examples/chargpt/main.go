@@ -54,7 +54,7 @@ type settings struct {
 func parse(args []string) (*options, error) {
 	o := &options{}
 	device := "cpu"
-	f := flag.NewFlagSet("chargpt", flag.ContinueOnError)
+	f := flag.NewFlagSet("chargpt", flag.ExitOnError)
 	f.IntVar(&o.steps, "steps", 1000, "total number of training steps")
 	f.IntVar(&o.Batch, "batch", 16, "windows of text per step")
 	f.IntVar(&o.Model.Context, "context", 64, "characters in the model's context")
@@ -71,12 +71,7 @@ func parse(args []string) (*options, error) {
 	f.IntVar(&o.sample, "sample", 300, "characters to generate at the end")
 	f.StringVar(&o.prompt, "prompt", "func ", "text that the sample continues")
 	f.BoolVar(&o.evalOnly, "eval", false, "only evaluate and sample the model.safetensors there, with its settings")
-	if err := f.Parse(args); err != nil {
-		return nil, err
-	}
-	if err := cli.NoArguments(f); err != nil {
-		return nil, err
-	}
+	cli.ParseArgs(f, args)
 	if o.fresh && o.evalOnly {
 		return nil, errors.New("-fresh trains, but -eval does not")
 	}
@@ -87,9 +82,6 @@ func parse(args []string) (*options, error) {
 
 func command(args []string) error {
 	o, err := parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -37,11 +36,7 @@ type options struct {
 }
 
 func main() {
-	err := command(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
+	if err := command(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -49,7 +44,7 @@ func main() {
 
 func command(args []string) error {
 	var o options
-	f := flag.NewFlagSet("ddp", flag.ContinueOnError)
+	f := flag.NewFlagSet("ddp", flag.ExitOnError)
 	f.IntVar(&o.steps, "steps", 300, "total number of training steps")
 	f.IntVar(&o.batch, "batch", 4, "windows of text per step and process")
 	f.IntVar(&o.Context, "context", 64, "characters in the model's context")
@@ -62,12 +57,7 @@ func command(args []string) error {
 	f.StringVar(&o.text, "text", "", "directory with Go source files to learn; empty for that of the Go toolchain")
 	f.StringVar(&o.out, "out", filepath.Join("runs", "ddp"), "directory for model.safetensors")
 	f.DurationVar(&o.timeout, "timeout", time.Minute, "how long a process waits for the others")
-	if err := f.Parse(args); err != nil {
-		return err
-	}
-	if err := cli.NoArguments(f); err != nil {
-		return err
-	}
+	cli.ParseArgs(f, args)
 	if o.every < 1 {
 		return fmt.Errorf("-save-every must be at least 1, got %d", o.every)
 	}

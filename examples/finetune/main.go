@@ -46,7 +46,7 @@ type options struct {
 func parse(args []string) (*options, error) {
 	o := &options{}
 	device := "cpu"
-	f := flag.NewFlagSet("finetune", flag.ContinueOnError)
+	f := flag.NewFlagSet("finetune", flag.ExitOnError)
 	f.StringVar(&o.base, "base", filepath.Join("runs", "chargpt", "model.safetensors"), "checkpoint written by chargpt; if there is none, the base.safetensors in -out, which is trained if it is not there")
 	f.IntVar(&o.baseSteps, "base-steps", 300, "training steps of such a base")
 	f.StringVar(&o.text, "text", "", "file to learn; Newton's Opticks in GOROOT if empty")
@@ -63,12 +63,7 @@ func parse(args []string) (*options, error) {
 	f.IntVar(&o.held, "held", 40, "batches of held-out text to evaluate on")
 	f.IntVar(&o.sample, "sample", 300, "characters to generate at the end")
 	f.StringVar(&o.prompt, "prompt", "The Light ", "text that the sample continues")
-	if err := f.Parse(args); err != nil {
-		return nil, err
-	}
-	if err := cli.NoArguments(f); err != nil {
-		return nil, err
-	}
+	cli.ParseArgs(f, args)
 	var err error
 	o.device, err = tensor.ParseDevice(device)
 	return o, err
@@ -76,9 +71,6 @@ func parse(args []string) (*options, error) {
 
 func command(ctx context.Context, args []string) error {
 	o, err := parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}

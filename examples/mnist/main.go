@@ -9,7 +9,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -39,7 +38,7 @@ type options struct {
 func parse(args []string) (*options, error) {
 	o := &options{}
 	device := "cpu"
-	f := flag.NewFlagSet("mnist", flag.ContinueOnError)
+	f := flag.NewFlagSet("mnist", flag.ExitOnError)
 	f.IntVar(&o.epochs, "epochs", 3, "passes over the images")
 	f.IntVar(&o.batch, "batch", 64, "images per step")
 	f.IntVar(&o.workers, "workers", 1, "goroutines that prepare batches")
@@ -48,12 +47,7 @@ func parse(args []string) (*options, error) {
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the weights and the batches")
 	f.StringVar(&device, "device", device, "device: cpu, cuda, cuda:1")
 	f.StringVar(&o.dir, "data", fashionDir, "directory of Fashion-MNIST's four .gz files; empty for the digits")
-	if err := f.Parse(args); err != nil {
-		return nil, err
-	}
-	if err := cli.NoArguments(f); err != nil {
-		return nil, err
-	}
+	cli.ParseArgs(f, args)
 	var err error
 	o.device, err = tensor.ParseDevice(device)
 	return o, err
@@ -61,9 +55,6 @@ func parse(args []string) (*options, error) {
 
 func command(args []string) error {
 	o, err := parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}

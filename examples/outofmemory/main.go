@@ -30,19 +30,12 @@ func main() {
 }
 
 func command(args []string, out io.Writer) error {
-	f := flag.NewFlagSet("outofmemory", flag.ContinueOnError)
+	f := flag.NewFlagSet("outofmemory", flag.ExitOnError)
 	limit := f.String("limit", "256MiB", "memory limit")
 	total := f.String("total", "16GiB", "memory to allocate in all")
 	device := f.String("device", "cpu", "device: cpu, cuda:0")
 	dir := f.String("dir", ".", "directory for the profile and the snapshot")
-	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	if err := cli.NoArguments(f); err != nil {
-		return err
-	}
+	cli.ParseArgs(f, args)
 	d, err := tensor.ParseDevice(*device)
 	if err != nil {
 		return err

@@ -56,7 +56,7 @@ func untilSignal() (context.Context, context.CancelFunc) {
 }
 
 func command(ctx context.Context, args []string) error {
-	f := flag.NewFlagSet("serve", flag.ContinueOnError)
+	f := flag.NewFlagSet("serve", flag.ExitOnError)
 	path := f.String("model", filepath.Join("runs", "chargpt", "model.safetensors"), "checkpoint written by chargpt")
 	addr := f.String("addr", "127.0.0.1:8080", "address to listen on")
 	limits := defaultLimits
@@ -68,15 +68,7 @@ func command(ctx context.Context, args []string) error {
 	f.DurationVar(&limits.grace, "grace", limits.grace, "how long active requests may continue after SIGTERM")
 	threads := f.Int("threads", 1, "threads per operator; batches already run in parallel")
 	deviceName := f.String("device", "cpu", "device: cpu, cuda, cuda:1")
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil
-		}
-		return err
-	}
-	if err := cli.NoArguments(f); err != nil {
-		return err
-	}
+	cli.ParseArgs(f, args)
 	if err := tensor.SetNumThreads(*threads); err != nil {
 		return err
 	}
@@ -127,7 +119,7 @@ var errShutdown = errors.New("the server is shutting down")
 // not finished with 503. It answers every request whose header has arrived.
 func (s *server) serve(ctx context.Context, listener net.Listener) error {
 	var jobs sync.WaitGroup
-	for range max(1, s.limits.jobs) {
+	for range s.limits.jobs {
 		jobs.Go(s.steps.Run)
 	}
 	defer jobs.Wait()

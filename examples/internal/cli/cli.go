@@ -8,22 +8,17 @@ import (
 	"os"
 )
 
-// Parse parses the flags of a command that takes no other arguments. It ends the program if there are any, since flags
-// after them would be ignored.
-func Parse() {
-	flag.Parse()
-	if err := NoArguments(flag.CommandLine); err != nil {
-		fmt.Fprintln(os.Stderr, err)
+// Parse parses the flags of a command that takes no other arguments. It ends the program with status 2 if there are any,
+// since flags after them would be ignored, as the flags themselves do after a mistake.
+func Parse() { ParseArgs(flag.CommandLine, os.Args[1:]) }
+
+// ParseArgs is Parse with the flags f, which must have been made with flag.ExitOnError, and the given arguments.
+func ParseArgs(f *flag.FlagSet, args []string) {
+	_ = f.Parse(args) // it ends the program after a mistake
+	if f.NArg() > 0 {
+		fmt.Fprintf(f.Output(), "unexpected arguments %q\n", f.Args())
 		os.Exit(2)
 	}
-}
-
-// NoArguments returns an error if arguments follow the flags that f has parsed.
-func NoArguments(f *flag.FlagSet) error {
-	if f.NArg() > 0 {
-		return fmt.Errorf("unexpected arguments %q", f.Args())
-	}
-	return nil
 }
 
 // MakeDir makes a directory for results, if there is none, before the work begins. It returns an error if no file

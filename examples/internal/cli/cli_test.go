@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"flag"
 	"os"
 	"os/exec"
@@ -17,8 +16,13 @@ func TestMain(m *testing.M) {
 	if args := os.Getenv(envArgs); args != "" {
 		flag.CommandLine = flag.NewFlagSet("command", flag.ExitOnError)
 		steps := flag.Int("steps", 0, "")
-		os.Args = strings.Fields(args)
-		Parse()
+		if os.Args = strings.Fields(args); os.Args[0] == "other" {
+			f := flag.NewFlagSet("other", flag.ExitOnError)
+			f.IntVar(steps, "steps", 0, "")
+			ParseArgs(f, os.Args[1:])
+		} else {
+			Parse()
+		}
 		os.Exit(10 + *steps)
 	}
 	os.Exit(m.Run())
@@ -31,12 +35,16 @@ func TestParse(t *testing.T) {
 	}{
 		"command -steps 3":       {13, ""},
 		"command extra -steps 3": {2, `unexpected arguments ["extra" "-steps" "3"]`},
+		"command -step 3":        {2, "flag provided but not defined: -step\nUsage of command:\n  -steps int"},
+		"other -steps 3":         {13, ""},
+		"other extra -steps 3":   {2, `unexpected arguments ["extra" "-steps" "3"]`},
+		"other -step 3":          {2, "flag provided but not defined: -step\nUsage of other:\n  -steps int"},
+		"other -h":               {0, "Usage of other:\n  -steps int"},
 	} {
 		cmd := exec.CommandContext(t.Context(), os.Args[0])
 		cmd.Env = append(os.Environ(), envArgs+"="+args)
 		out, err := cmd.CombinedOutput()
-		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.ExitCode() != want.code || strings.TrimSpace(string(out)) != want.out {
+		if cmd.ProcessState.ExitCode() != want.code || strings.TrimSpace(string(out)) != want.out {
 			t.Errorf("%s: %v, %q", args, err, out)
 		}
 	}
