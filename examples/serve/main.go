@@ -69,6 +69,12 @@ func command(ctx context.Context, args []string) error {
 	threads := f.Int("threads", 1, "threads per operator; batches already run in parallel")
 	deviceName := f.String("device", "cpu", "device: cpu, cuda, cuda:1")
 	cli.ParseArgs(f, args)
+	if min(limits.jobs, limits.rows, limits.active) < 1 {
+		return fmt.Errorf("-jobs, -rows and -queue must be at least 1, got %d, %d and %d", limits.jobs, limits.rows, limits.active)
+	}
+	if limits.compute <= 0 || limits.window < 0 || limits.grace < 0 {
+		return fmt.Errorf("-timeout must be more than 0, and -window and -grace at least 0, got %v, %v and %v", limits.compute, limits.window, limits.grace)
+	}
 	if err := tensor.SetNumThreads(*threads); err != nil {
 		return err
 	}

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -16,8 +19,10 @@ import (
 
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
+	"github.com/linstock-ml/linstock/examples/internal/clitest"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/serve"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
@@ -66,11 +71,16 @@ func start(t *testing.T, jobs int, window time.Duration) (c *client, stop func()
 func startWith(ctx context.Context, t *testing.T, limits limits) (c *client, ended chan error) {
 	t.Helper()
 	model, vocab := tiny(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	s, err := newServer(model, vocab, limits)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := newServer(model, vocab, limits)
+	return startServer(ctx, t, s)
+}
+
+func startServer(ctx context.Context, t *testing.T, s *server) (c *client, ended chan error) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,6 +232,67 @@ func TestBadRequests(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestFailingModel tests that the server logs what fails in it, with the stack of a panic, and counts it apart from clients'
+// mistakes.
+func TestFailingModel(t *testing.T) {
+	leak.Check(t)
+	var logged bytes.Buffer
+	log.SetOutput(&logged)
+	defer log.SetOutput(os.Stderr)
+	model, vocab := tiny(t)
+	s, err := newServer(model, vocab, defaultLimits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.steps, err = serve.NewBatcher(func(rows [][]int64) ([][]float32, error) {
+		if len(rows[0]) == 1 {
+			return nil, errors.New("the model is ill")
+		}
+		panic("the model is worse")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	c, ended := startServer(ctx, t, s)
+	for prompt, want := range map[string]int{"a": http.StatusInternalServerError, "ab": http.StatusInternalServerError, "XYZ": http.StatusBadRequest} {
+		if status, _, err := c.complete(t.Context(), fmt.Sprintf(`{"prompt": %q}`, prompt)); status != want || err != nil {
+			t.Errorf("%s: status %d, %v, want %d", prompt, status, err, want)
+		}
+	}
+	var stats map[string]int64
+	if c.get(t, "/stats", &stats); stats["internal"] != 2 || stats["failed"] != 3 {
+		t.Errorf("%v", stats)
+	}
+	c.CloseIdleConnections()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{"the model is ill\n", "the model is worse\n", "TestFailingModel"} {
+		if !strings.Contains(logged.String(), want) {
+			t.Errorf("the log lacks %q:\n%s", want, &logged)
+		}
+	}
+	if strings.Contains(logged.String(), "XYZ") || strings.Contains(logged.String(), "vocabulary") {
+		t.Errorf("the log has clients' mistakes:\n%s", &logged)
+	}
+}
+
+// TestFlags tests that values with which the server cannot serve are errors that name the flag.
+func TestFlags(t *testing.T) {
+	leak.Check(t)
+	clitest.Refused(t, func(flag string) error { return command(t.Context(), []string{flag, "-model", "none"}) }, map[string]string{
+		"-jobs, -rows and -queue must be at least 1, got 0, 32 and 256":                        "-jobs=0",
+		"-jobs, -rows and -queue must be at least 1, got " + fmt.Sprint(defaultLimits.jobs):    "-rows=-1",
+		"-rows and -queue must be at least 1":                                                  "-queue=0",
+		"-timeout must be more than 0, and -window and -grace at least 0, got 0s, 0s and 20s":  "-timeout=0",
+		"-timeout must be more than 0, and -window and -grace at least 0, got -1s, 0s and 20s": "-timeout=-1s",
+		"-window and -grace at least 0, got 1m0s, 0s and -1s":                                  "-grace=-1s",
+		"-window and -grace at least 0, got 1m0s, -1s and 20s":                                 "-window=-1s",
+	})
 }
 
 // TestShutdownWaits tests that an active request is answered before the server ends.

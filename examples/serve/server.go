@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"os"
 	"runtime"
@@ -28,7 +29,7 @@ type server struct {
 	limits limits
 	steps  *serve.Batcher[[]int64, []float32] // computes the logits of the next characters
 
-	active, done, failed, refused atomic.Int64
+	active, done, failed, refused, internal atomic.Int64
 }
 
 func newServer(model *gpt.GPT, vocab gpt.Vocab, limits limits) (*server, error) {
@@ -153,7 +154,7 @@ func (s *server) stats(w http.ResponseWriter, _ *http.Request) {
 	computing := int64(steps.Running) // also of requests whose clients have left
 	reply(w, http.StatusOK, map[string]int64{
 		"waiting": max(0, active-computing), "computing": computing,
-		"done": s.done.Load(), "failed": s.failed.Load(), "refused": s.refused.Load(),
+		"done": s.done.Load(), "failed": s.failed.Load(), "refused": s.refused.Load(), "internal": s.internal.Load(),
 		"batches": steps.Batches, "rows": steps.Computed, "expired": steps.Expired,
 		"native_bytes": native.Allocated, "native_peak_bytes": native.Peak, "goroutines": int64(runtime.NumGoroutine()),
 	})
@@ -165,8 +166,18 @@ func (s *server) unavailable(w http.ResponseWriter, err error) {
 	s.refuse(w, http.StatusServiceUnavailable, err)
 }
 
+// refuse answers with an error. It logs one with status 500, which is not the client's, and the stack of a panic.
 func (s *server) refuse(w http.ResponseWriter, status int, err error) {
 	s.failed.Add(1)
+	if status == http.StatusInternalServerError {
+		s.internal.Add(1)
+		var p *serve.PanicError
+		if errors.As(err, &p) {
+			log.Printf("%v\n%s", err, p.Stack)
+		} else {
+			log.Print(err)
+		}
+	}
 	reply(w, status, map[string]string{"error": err.Error()})
 }
 
