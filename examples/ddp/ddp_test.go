@@ -125,7 +125,7 @@ func TestRefused(t *testing.T) {
 		}
 		return dir
 	}
-	first, second, out := write("abcdefgh"), write("hgfedcba"), t.TempDir()
+	first, second, out, empty := write("abcdefgh"), write("hgfedcba"), t.TempDir(), t.TempDir()
 	start(t, 1, "-text", first, "-out", out, "-layers", "1", "-width", "8", "-heads", "2", "-context", "8", "-steps", "1")
 	for want, changed := range map[string][]string{
 		"fewer than one batch of all processes: 1 × 1000": {"-batch", "1000"},
@@ -133,6 +133,7 @@ func TestRefused(t *testing.T) {
 		"LR:0.001 Seed:1}, now":                           {"-lr", "0.01"},
 		"LR:0.001 Seed:2}":                                {"-seed", "2"},
 		"Heads:1":                                         {"-heads", "1"},
+		empty + " has no .go files":                       {"-text", empty},
 		"-save-every must be at least 1":                  {"-save-every", "0"},
 		"unexpected arguments":                            {"extra", "-steps", "3"},
 		"not a directory":                                 {"-out", filepath.Join(first, "text.go")},

@@ -70,6 +70,9 @@ func ReadGoSource(root string) (*Text, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(sources) == 0 {
+		return nil, fmt.Errorf("%s has no .go files apart from tests", root)
+	}
 	// Read all files into one buffer, which becomes the tokens, so that the text is in memory once.
 	all := make([]byte, size)
 	var readers errgroup.Group
@@ -88,7 +91,11 @@ func ReadGoSource(root string) (*Text, error) {
 	if err := readers.Wait(); err != nil {
 		return nil, err
 	}
-	return NewText(all)
+	text, err := NewText(all)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", root, err)
+	}
+	return text, nil
 }
 
 // NewText makes a text of the ASCII characters of chars. It reuses the memory of chars for the tokens.
