@@ -161,7 +161,8 @@ func TestLongRunIsSaved(t *testing.T) {
 	}
 }
 
-// TestRefused tests that a run does not continue with another text, even one of the same characters, or with other settings.
+// TestRefused tests that a run does not continue with another text, even one of the same characters, or with other settings,
+// and does not begin with a prompt that it cannot continue.
 func TestRefused(t *testing.T) {
 	leak.Check(t)
 	o := tiny(t, 0, t.TempDir())
@@ -172,10 +173,14 @@ func TestRefused(t *testing.T) {
 	slices.Reverse(reversed.Tokens)
 	faster := *o
 	faster.LR *= 2
+	mute, foreign := *o, *o
+	mute.prompt, foreign.prompt = "", "Löwe"
 	for want, run := range map[string]func() (*run, error){
 		"trained on another text":              func() (*run, error) { return newRun(o, reversed) },
 		"LR:0.003 Seed:1}, now {Model:{Vocab:": func() (*run, error) { return newRun(&faster, text(t)) },
 		"no such file or directory":            func() (*run, error) { return newRun(&options{out: t.TempDir(), evalOnly: true}, text(t)) },
+		"-prompt: the prompt is empty":         func() (*run, error) { return newRun(&mute, text(t)) },
+		"-prompt: the character 'ö' is not in": func() (*run, error) { return newRun(&foreign, text(t)) },
 	} {
 		if _, err := run(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)

@@ -45,6 +45,9 @@ func newRun(o *options, text *gpt.Text) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, err := r.vocab.Prompt(o.prompt); err != nil {
+		return nil, fmt.Errorf("-prompt: %w", err)
+	}
 	var learned []uint8
 	learned, r.held = text.Split()
 	if err := r.build(learned); err != nil || !there {

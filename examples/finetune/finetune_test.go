@@ -232,9 +232,17 @@ func TestBaseIsKept(t *testing.T) {
 	}
 }
 
-// TestUnreadable tests that a file that cannot be read is reported before a base is trained.
+// TestUnreadable tests that a file that cannot be read, and a prompt that cannot be continued, are reported before a base is
+// trained.
 func TestUnreadable(t *testing.T) {
 	leak.Check(t)
+	for _, prompt := range []string{"", "Löwe"} {
+		out := t.TempDir()
+		err := command(t.Context(), []string{"-prompt", prompt, "-base", filepath.Join(out, "none"), "-base-steps", "1", "-out", out})
+		if _, trained := os.Stat(filepath.Join(out, "base.safetensors")); err == nil || !strings.HasPrefix(err.Error(), "-prompt: ") || trained == nil {
+			t.Errorf("-prompt %q: got %v; whether a base was trained: %v", prompt, err, trained == nil)
+		}
+	}
 	for _, name := range []string{"-text", "-adapters"} {
 		out := t.TempDir()
 		none := filepath.Join(out, "none")

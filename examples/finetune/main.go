@@ -97,6 +97,9 @@ func command(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := o.checkPrompt(vocab); err != nil {
+		return err
+	}
 	r, err := newRun(o, text, model, vocab)
 	if err != nil {
 		return err
@@ -132,6 +135,14 @@ func command(ctx context.Context, args []string) error {
 	return nil
 }
 
+// checkPrompt returns an error if a model with this vocabulary cannot continue the prompt.
+func (o *options) checkPrompt(v gpt.Vocab) error {
+	if _, err := v.Prompt(o.prompt); err != nil {
+		return fmt.Errorf("-prompt: %w", err)
+	}
+	return nil
+}
+
 // base loads the checkpoint of chargpt, or the base that an earlier run trained, or trains one for a short time.
 func base(ctx context.Context, o *options) (*gpt.GPT, gpt.Vocab, error) {
 	own := filepath.Join(o.out, "base.safetensors")
@@ -151,6 +162,9 @@ func base(ctx context.Context, o *options) (*gpt.GPT, gpt.Vocab, error) {
 	}
 	text, err := gpt.ReadGoSource(filepath.Join(root, "src"))
 	if err != nil {
+		return nil, "", err
+	}
+	if err := o.checkPrompt(text.Vocab); err != nil {
 		return nil, "", err
 	}
 	fmt.Printf("base: there is no %s; training %s on Go's source\n", o.base, own)

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/autograd"
@@ -100,6 +102,14 @@ func TestCheck(t *testing.T) {
 // TestFlags tests that values with which the command cannot run are errors that name the flag.
 func TestFlags(t *testing.T) {
 	leak.Check(t)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	// The rank would fail later.
+	if err := command(t.Context(), options{steps: 1, batch: 1}, filepath.Join(file, "adapter.safetensors")); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("a directory that cannot be made: %v", err)
+	}
 	clitest.Refused(t, func(o options) error { return command(t.Context(), o, "") }, map[string]options{
 		"-steps must be at least 1, got 1 and 0": {rank: 2, alpha: 2, batch: 1, lr: 1e-3},
 		"-steps must be at least 1, got 0 and 1": {rank: 2, alpha: 2, steps: 1, lr: 1e-3},

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 
 	"github.com/linstock-ml/linstock/examples/internal/cli"
 )
@@ -36,6 +37,11 @@ func main() {
 func command(ctx context.Context, o options, out string) error {
 	if o.batch < 1 || o.steps < 1 {
 		return fmt.Errorf("-batch and -steps must be at least 1, got %d and %d", o.batch, o.steps)
+	}
+	if out != "" {
+		if err := cli.MakeDir(filepath.Dir(out)); err != nil {
+			return err
+		}
 	}
 	r, err := newRun(ctx, o)
 	if err != nil {

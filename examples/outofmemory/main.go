@@ -36,6 +36,9 @@ func command(args []string, out io.Writer) error {
 	device := f.String("device", "cpu", "device: cpu, cuda:0")
 	dir := f.String("dir", ".", "directory for the profile and the snapshot")
 	cli.ParseArgs(f, args)
+	if err := cli.MakeDir(*dir); err != nil {
+		return err
+	}
 	d, err := tensor.ParseDevice(*device)
 	if err != nil {
 		return err

@@ -67,7 +67,7 @@ func TestRunsInASixteenthOfItsAllocations(t *testing.T) {
 
 func TestWrongArguments(t *testing.T) {
 	leak.Check(t)
-	for _, args := range [][]string{{"-limit", "much"}, {"-total", "more"}, {"-device", "abacus"}} {
+	for _, args := range [][]string{{"-limit", "much"}, {"-total", "more"}, {"-device", "abacus"}, {"-dir", "main.go"}} {
 		if err := command(args, &bytes.Buffer{}); err == nil {
 			t.Errorf("%q gives no error", args)
 		}

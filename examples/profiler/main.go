@@ -48,6 +48,9 @@ func run(w io.Writer, out string, steps, rows int) error {
 	if steps < 3 {
 		return fmt.Errorf("-steps must be at least 3, because the profile begins after two; got %d", steps)
 	}
+	if err := cli.MakeDir(out); err != nil {
+		return err
+	}
 	model := &network{nn.NewLinear(784, 512), nn.NewLinear(512, 10)}
 	opt, err := optim.NewAdamW(nn.Parameters(model), 1e-3)
 	if err != nil {
@@ -97,9 +100,6 @@ func step(model *network, opt *optim.Optimizer, x, y *tensor.Tensor) error {
 }
 
 func write(trace *profiler.Trace, out string) error {
-	if err := os.MkdirAll(out, 0o777); err != nil {
-		return err
-	}
 	if err := trace.ExportChromeTrace(filepath.Join(out, "trace.json")); err != nil {
 		return err
 	}

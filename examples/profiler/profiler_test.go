@@ -18,6 +18,9 @@ func TestRun(t *testing.T) {
 	if err := run(&table, dir, 2, -1); err == nil || !strings.Contains(err.Error(), "-steps must be at least 3") {
 		t.Errorf("two steps: got %v", err)
 	}
+	if err := run(&table, "main.go", 4, -1); err == nil || table.Len() > 0 {
+		t.Errorf("a file for the folder: got %v after the steps", err)
+	}
 	if err := run(&table, dir, 4, -1); err != nil {
 		t.Fatal(err)
 	}

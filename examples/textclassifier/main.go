@@ -45,6 +45,13 @@ func command(ctx context.Context, o options, reviews []string) error {
 	if o.reviews < 2 {
 		return fmt.Errorf("-reviews must be at least 2, because half as many test the model; got %d", o.reviews)
 	}
+	encoded := make([][]int64, len(reviews))
+	for i, text := range reviews {
+		var err error
+		if encoded[i], err = encode(text); err != nil {
+			return err
+		}
+	}
 	if err := tensor.ManualSeed(o.seed); err != nil {
 		return err
 	}
@@ -62,8 +69,8 @@ func command(ctx context.Context, o options, reviews []string) error {
 		}
 		fmt.Printf("epoch %d: loss %.4f, accuracy on unseen reviews %.1f%%\n", epoch+1, r.losses[len(r.losses)-1], 100*accuracy)
 	}
-	for _, text := range reviews {
-		p, err := r.positive(text)
+	for i, text := range reviews {
+		p, err := r.positive(encoded[i])
 		if err != nil {
 			return err
 		}

@@ -39,8 +39,8 @@ func label(ids []int64) int64 {
 	return 0
 }
 
-// encode returns the ids (1, length) of a review's words.
-func encode(text string) (*tensor.Tensor, error) {
+// encode returns the ids of a review's words, padded with zeros to length.
+func encode(text string) ([]int64, error) {
 	ids := make([]int64, length)
 	fields := strings.Fields(strings.ToLower(text))
 	if len(fields) == 0 || len(fields) > length {
@@ -51,7 +51,7 @@ func encode(text string) (*tensor.Tensor, error) {
 			return nil, fmt.Errorf("unknown word %q: the vocabulary is %s", w, strings.Join(words, " "))
 		}
 	}
-	return tensor.FromSlice(ids, []int{1, length}), nil
+	return ids, nil
 }
 
 // reviews draws n reviews (n, length), padded with zeros, and their labels (n).

@@ -32,9 +32,6 @@ func TestTwin(t *testing.T) {
 		t.Fatal(err)
 	}
 	twin.Compare(t, twin.Figures{"losses": r.losses, "accuracy": {accuracy}}, 1e-4)
-	if _, err := r.positive("the film was a bore"); err == nil {
-		t.Error("no error for unknown words")
-	}
 }
 
 // TestFlags tests that values with which the command cannot run are errors that name the flag.
@@ -42,5 +39,10 @@ func TestFlags(t *testing.T) {
 	leak.Check(t)
 	clitest.Refused(t, func(o options) error { return command(t.Context(), o, nil) }, map[string]options{
 		"-reviews must be at least 2": {epochs: 1, batch: 1, lr: 1e-3},
+	})
+	// The batch would fail later.
+	clitest.Refused(t, func(text string) error { return command(t.Context(), options{reviews: 2, epochs: 1}, []string{text}) }, map[string]string{
+		`unknown word "bore"`:               "the film was bore",
+		"a review has 1 to 12 words, got 0": " ",
 	})
 }

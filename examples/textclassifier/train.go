@@ -89,15 +89,11 @@ func (r *run) accuracy(ctx context.Context) (float64, error) {
 	return correct / float64(max(1, n)), err
 }
 
-// positive returns the probability that a review is positive.
-func (r *run) positive(text string) (p float64, err error) {
+// positive returns the probability that a review is positive. ids is what encode returns.
+func (r *run) positive(ids []int64) (p float64, err error) {
 	nn.Eval(r.model)
 	err = autograd.NoGrad(func() error {
-		ids, err := encode(text)
-		if err != nil {
-			return err
-		}
-		p, err = r.model.Forward(ids).Softmax(1).Index(0, 1).Item()
+		p, err = r.model.Forward(tensor.FromSlice(ids, []int{1, length})).Softmax(1).Index(0, 1).Item()
 		return err
 	})
 	return p, err

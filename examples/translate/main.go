@@ -49,6 +49,13 @@ func command(ctx context.Context, o options, inputs []string) error {
 	if len(inputs) == 0 {
 		inputs = []string{"12345", "90210"}
 	}
+	sources := make([][]int64, len(inputs))
+	for i, digits := range inputs {
+		var err error
+		if sources[i], err = tokens(digits); err != nil {
+			return err
+		}
+	}
 	if err := tensor.ManualSeed(o.seed); err != nil {
 		return err
 	}
@@ -65,8 +72,8 @@ func command(ctx context.Context, o options, inputs []string) error {
 	if err != nil {
 		return err
 	}
-	for _, digits := range inputs {
-		written, err := translate(model, digits)
+	for i, digits := range inputs {
+		written, err := translate(model, sources[i])
 		if err != nil {
 			return err
 		}

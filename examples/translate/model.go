@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -86,14 +87,22 @@ func (m *EncoderDecoder) Greedy(source *tensor.Tensor) *tensor.Tensor {
 	return tensor.Cat(out, tensor.Dim(1))
 }
 
-// translate maps a string of digits to the decoded string.
-func translate(m *EncoderDecoder, text string) (written string, err error) {
-	tokens := make([]int64, len(text))
+// tokens returns the tokens of a string of digits.
+func tokens(text string) ([]int64, error) {
+	all := make([]int64, len(text))
 	for i, c := range text {
-		if tokens[i] = int64(c - '0'); c < '0' || c > '9' {
-			return "", fmt.Errorf("%q is not a string of digits", text)
+		if all[i] = int64(c - '0'); c < '0' || c > '9' {
+			return nil, fmt.Errorf("%q is not a string of digits", text)
 		}
 	}
+	if len(all) == 0 {
+		return nil, errors.New("a string has no digits")
+	}
+	return all, nil
+}
+
+// translate maps the tokens of a string of digits to the decoded string.
+func translate(m *EncoderDecoder, tokens []int64) (written string, err error) {
 	err = autograd.NoGrad(func() error {
 		out, err := tensor.Data[int64](m.Greedy(tensor.FromSlice(tokens, []int{1, len(tokens)})))
 		for _, d := range out {

@@ -55,4 +55,9 @@ func TestFlags(t *testing.T) {
 	clitest.Refused(t, func(o options) error { return command(t.Context(), o, nil) }, map[string]options{
 		"-batch must be at least 1, got 0": {steps: 1, lr: 1e-3},
 	})
+	// The learning rate would fail later.
+	clitest.Refused(t, func(digits string) error { return command(t.Context(), options{batch: 1, lr: -1}, []string{digits}) }, map[string]string{
+		`"12a" is not a string of digits`: "12a",
+		"a string has no digits":          "",
+	})
 }

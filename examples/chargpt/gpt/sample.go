@@ -2,7 +2,6 @@ package gpt
 
 import (
 	"context"
-	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -36,12 +35,9 @@ func (g *GPT) Generate(ctx context.Context, v Vocab, prompt string, n int, s Sam
 
 // Continue is Generate with next in the model's place: next returns the logits of the character after ids.
 func Continue(ctx context.Context, v Vocab, prompt string, n int, s Sampling, next func(ctx context.Context, ids []int64) (logits []float32, err error), emit func(char string) error) (string, error) {
-	ids, err := v.Encode(prompt)
+	ids, err := v.Prompt(prompt)
 	if err != nil {
 		return "", err
-	}
-	if len(ids) == 0 {
-		return "", errors.New("the prompt is empty")
 	}
 	start := len(ids)
 	random := rand.New(rand.NewPCG(s.Seed, 0))

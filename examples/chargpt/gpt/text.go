@@ -180,6 +180,14 @@ func (v Vocab) Encode(s string) ([]int64, error) {
 	return ids, nil
 }
 
+// Prompt is Encode of a text that a model continues. An empty one is an error.
+func (v Vocab) Prompt(s string) ([]int64, error) {
+	if s == "" {
+		return nil, errors.New("the prompt is empty")
+	}
+	return v.Encode(s)
+}
+
 // Decode returns the text of tokens.
 func (v Vocab) Decode(ids ...int64) string {
 	b := make([]byte, len(ids))
