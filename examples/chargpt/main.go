@@ -22,6 +22,7 @@ import (
 
 	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
 	"github.com/linstock-ml/linstock/examples/internal/cli"
+	"github.com/linstock-ml/linstock/examples/internal/resume"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -110,8 +111,7 @@ func command(args []string) error {
 	return finish(ctx, r)
 }
 
-// trainAndSave trains and saves. If an interrupt ends the training it saves, too, and returns an error, because Kubernetes
-// and Slurm take success for the end of the job.
+// trainAndSave trains and saves, also if an interrupt ends the training.
 func trainAndSave(ctx context.Context, r *run) error {
 	if r.step > 0 && r.step >= r.options.steps {
 		fmt.Printf("%s already has %d steps; -fresh trains anew\n", r.path(), r.step)
@@ -125,22 +125,7 @@ func trainAndSave(ctx context.Context, r *run) error {
 	}
 	first := r.step
 	err := r.train(ctx, newReport(r))
-	if err != nil && !errors.Is(err, context.Canceled) {
-		return err
-	}
-	// Without a step there is nothing new, and with -fresh the model there is better.
-	if r.step > first {
-		if err := r.save(); err != nil {
-			return err
-		}
-	}
-	switch {
-	case err == nil:
-		return nil
-	case r.step == first:
-		return errors.New("interrupted before a step; nothing was saved")
-	}
-	return fmt.Errorf("interrupted after step %d of %d; run it again, without -fresh, to continue", r.step, r.options.steps)
+	return resume.End(err, "step", first, r.step, r.options.steps, r.save)
 }
 
 // finish prints the validation loss and a sample.
