@@ -12,22 +12,28 @@ import (
 const gamma = 0.9 // discount factor per move
 
 type agent struct {
-	q, target *nn.Sequential
-	opt       *optim.Optimizer
-	replay    *replay
-	losses    []float64 // of each training step
+	memory
+	opt     *optim.Optimizer
+	losses  []float64 // of each training step
+	episode int       // number of games played
+}
+
+// memory is the model whose state a checkpoint holds.
+type memory struct {
+	Q, Target *nn.Sequential
+	Replay    *replay
 }
 
 func newAgent(o options) (*agent, error) {
-	if err := tensor.ManualSeed(o.seed); err != nil {
+	if err := tensor.ManualSeed(o.Seed); err != nil {
 		return nil, err
 	}
-	a := &agent{q: newNetwork(), target: newNetwork(), replay: newReplay(o.capacity)}
+	a := &agent{memory: memory{newNetwork(), newNetwork(), newReplay(o.Capacity)}}
 	if err := a.sync(); err != nil {
 		return nil, err
 	}
 	var err error
-	a.opt, err = optim.NewAdam(nn.Parameters(a.q), o.lr)
+	a.opt, err = optim.NewAdam(nn.Parameters(a.Q), o.LR)
 	return a, err
 }
 
@@ -37,7 +43,7 @@ func newNetwork() *nn.Sequential {
 }
 
 // sync copies the network's weights to the target network.
-func (a *agent) sync() error { return nn.LoadStateDict(a.target, nn.StateDict(a.q).Map()) }
+func (a *agent) sync() error { return nn.LoadStateDict(a.Target, nn.StateDict(a.Q).Map()) }
 
 // act returns a random action with probability epsilon, and otherwise the best one.
 func (a *agent) act(state []float32, epsilon float64) (action int, err error) {
@@ -47,7 +53,7 @@ func (a *agent) act(state []float32, epsilon float64) (action int, err error) {
 	}
 	choose := func() *tensor.Tensor { return tensor.RandInt(0, actions, nil) }
 	if drawn >= epsilon {
-		choose = func() *tensor.Tensor { return a.q.Forward(tensor.FromSlice(state, nil)).ArgMax() }
+		choose = func() *tensor.Tensor { return a.Q.Forward(tensor.FromSlice(state, nil)).ArgMax() }
 	}
 	err = autograd.NoGrad(func() error {
 		chosen, err := tensor.Item[int64](choose())
@@ -59,17 +65,17 @@ func (a *agent) act(state []float32, epsilon float64) (action int, err error) {
 
 // learn takes one training step on moves sampled from the replay buffer.
 func (a *agent) learn(batch int) error {
-	m := a.replay.sample(batch)
+	m := a.Replay.sample(batch)
 	states, chosen, rewards, nexts, alive := m[0], m[1], m[2], m[3], m[4]
 	var want *tensor.Tensor
 	err := autograd.NoGrad(func() error {
-		want = rewards.Add(a.target.Forward(nexts).AMax(tensor.Dim(1)).Mul(alive).Mul(gamma))
+		want = rewards.Add(a.Target.Forward(nexts).AMax(tensor.Dim(1)).Mul(alive).Mul(gamma))
 		return want.Err()
 	})
 	if err != nil {
 		return err
 	}
-	loss := nn.SmoothL1Loss(a.q.Forward(states).Gather(1, chosen.Unsqueeze(1)).SqueezeDim(1), want)
+	loss := nn.SmoothL1Loss(a.Q.Forward(states).Gather(1, chosen.Unsqueeze(1)).SqueezeDim(1), want)
 	a.opt.ZeroGrad()
 	if err := loss.Backward(); err != nil {
 		return err
@@ -84,24 +90,25 @@ func (a *agent) learn(batch int) error {
 
 // train plays games and learns after every move.
 func (a *agent) train(ctx context.Context, o options, report func(episode int, reward float64)) error {
-	for episode := range o.episodes {
-		epsilon := max(0.05, 1-float64(episode)/(float64(o.episodes)/2))
-		reward, err := a.play(ctx, o, epsilon)
+	for range o.Episodes - a.episode {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		epsilon := max(0.05, 1-float64(a.episode)/(float64(o.Episodes)/2))
+		reward, err := a.play(o, epsilon)
 		if err != nil {
 			return err
 		}
-		report(episode, reward)
+		a.episode++
+		report(a.episode-1, reward)
 	}
 	return nil
 }
 
 // play plays one game and returns its reward.
-func (a *agent) play(ctx context.Context, o options, epsilon float64) (reward float64, err error) {
+func (a *agent) play(o options, epsilon float64) (reward float64, err error) {
 	g, err := newGame()
 	for done := false; err == nil && !done; {
-		if err := ctx.Err(); err != nil {
-			return 0, err
-		}
 		err = tensor.WithScope(func() error {
 			state := g.state()
 			action, err := a.act(state, epsilon)
@@ -111,16 +118,16 @@ func (a *agent) play(ctx context.Context, o options, epsilon float64) (reward fl
 			var r float32
 			r, done = g.step(action)
 			reward = float64(r)
-			if err := a.replay.add(state, action, r, g.state(), done); err != nil {
+			if err := a.Replay.add(state, action, r, g.state(), done); err != nil {
 				return err
 			}
-			if a.replay.n < o.batch {
+			if a.Replay.n < o.Batch {
 				return nil
 			}
-			if err := a.learn(o.batch); err != nil {
+			if err := a.learn(o.Batch); err != nil {
 				return err
 			}
-			if len(a.losses)%o.sync == 0 {
+			if len(a.losses)%o.Sync == 0 {
 				return a.sync()
 			}
 			return nil

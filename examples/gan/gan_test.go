@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"image/png"
 	"os"
 	"path/filepath"
@@ -13,19 +14,25 @@ import (
 	"github.com/linstock-ml/linstock/nn"
 )
 
-func TestTwin(t *testing.T) {
-	leak.Check(t)
-	twin.OneThread(t)
-	g, err := newGAN(options{lr: 2e-3, seed: 2})
+// start returns new networks. The end of the test releases them.
+func start(t *testing.T, o options) *gan {
+	t.Helper()
+	g, err := newGAN(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		nn.Release(g.generator)
-		nn.Release(g.discriminator)
+		nn.Release(&g.networks)
 		g.optG.Release()
 		g.optD.Release()
 	})
+	return g
+}
+
+func TestTwin(t *testing.T) {
+	leak.Check(t)
+	twin.OneThread(t)
+	g := start(t, options{settings: settings{LR: 2e-3, Seed: 2}})
 	set, err := readDigits()
 	if err != nil {
 		t.Fatal(err)
@@ -61,8 +68,45 @@ func TestTwin(t *testing.T) {
 // TestLargeBatch tests that a batch larger than the number of pictures is an error.
 func TestLargeBatch(t *testing.T) {
 	leak.Check(t)
-	err := command(t.Context(), options{steps: 1, batch: 100_000, lr: 5e-4, out: t.TempDir()})
+	err := command(t.Context(), options{settings: settings{Batch: 100_000, LR: 5e-4}, steps: 1, out: t.TempDir()})
 	if err == nil || !strings.Contains(err.Error(), "-batch must be at most") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestResumedRunIsIdentical tests that a run that continues ends with the same checkpoint as one that was not stopped.
+func TestResumedRunIsIdentical(t *testing.T) {
+	leak.Check(t)
+	set, err := readDigits()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Release()
+	perEpoch := set.Len() / 512
+	run := func(out string, steps int) {
+		t.Helper()
+		o := options{settings: settings{Batch: 512, LR: 2e-3, Seed: 2}, steps: steps, out: out}
+		g := start(t, o)
+		pictures, err := newLoader(set, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.trainAndSave(t.Context(), pictures, o); err != nil || len(g.lossD) != steps {
+			t.Fatalf("%d steps, want %d; %v", len(g.lossD), steps, err)
+		}
+	}
+	whole := t.TempDir()
+	run(whole, perEpoch+2)
+	want, err := os.ReadFile(filepath.Join(whole, "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, stop := range []int{1, perEpoch, perEpoch + 1} {
+		out := t.TempDir()
+		run(out, stop)
+		run(out, perEpoch+2)
+		if got, err := os.ReadFile(filepath.Join(out, "model.safetensors")); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("stopped at %d: the checkpoints differ; %v", stop, err)
+		}
 	}
 }

@@ -4,7 +4,9 @@
 //	go run ./cmd/linstock setup    # once
 //	go run ./examples/gan
 //
-// It writes generated digits, pictures.png, and the losses, loss.svg, to runs/gan.
+// It writes generated digits, pictures.png, the losses, loss.svg, and the checkpoint, model.safetensors, to runs/gan. After
+// an interrupt, or SIGTERM, it saves and ends with an error. The same command then continues exactly from that checkpoint;
+// -fresh trains anew.
 package main
 
 import (
@@ -14,30 +16,42 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"syscall"
 
+	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/data"
 	"github.com/linstock-ml/linstock/examples/internal/cli"
 	"github.com/linstock-ml/linstock/examples/internal/progress"
+	"github.com/linstock-ml/linstock/examples/internal/resume"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
 type options struct {
-	steps, batch, threads int
-	lr                    float64
-	seed                  uint64
-	out                   string
+	settings
+	steps, threads int
+	out            string
+	fresh          bool
+}
+
+// settings holds the options that a run that continues must have, too.
+type settings struct {
+	Batch int
+	LR    float64
+	Seed  uint64
 }
 
 func main() {
 	var o options
-	flag.IntVar(&o.steps, "steps", 1500, "training steps")
-	flag.IntVar(&o.batch, "batch", 64, "pictures per step")
+	flag.IntVar(&o.steps, "steps", 1500, "total number of training steps")
+	flag.IntVar(&o.Batch, "batch", 64, "pictures per step")
 	flag.IntVar(&o.threads, "threads", 0, "threads per operator; 0 for one per core")
-	flag.Float64Var(&o.lr, "lr", 5e-4, "learning rate of Adam")
-	flag.Uint64Var(&o.seed, "seed", 1, "seed of the weights, the batches and the noise")
-	flag.StringVar(&o.out, "out", filepath.Join("runs", "gan"), "directory for pictures.png and loss.svg")
+	flag.Float64Var(&o.LR, "lr", 5e-4, "learning rate of Adam")
+	flag.Uint64Var(&o.Seed, "seed", 1, "seed of the weights, the batches and the noise")
+	flag.StringVar(&o.out, "out", filepath.Join("runs", "gan"), "directory for model.safetensors, pictures.png and loss.svg")
+	flag.BoolVar(&o.fresh, "fresh", false, "train anew instead of continuing from the model.safetensors there, and replace it")
 	cli.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	// Kubernetes and Slurm end a job with SIGTERM.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := command(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -55,12 +69,12 @@ func command(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	pictures, err := data.NewLoader(set, data.BatchSize(o.batch), data.Shuffle(true), data.Seed(o.seed), data.DropLast(true))
+	pictures, err := newLoader(set, o)
 	if err != nil {
 		return err
 	}
 	if pictures.Len() == 0 {
-		return fmt.Errorf("-batch must be at most %d, the number of pictures; got %d", set.Len(), o.batch)
+		return fmt.Errorf("-batch must be at most %d, the number of pictures; got %d", set.Len(), o.Batch)
 	}
 	g, err := newGAN(o)
 	if err != nil {
@@ -69,15 +83,39 @@ func command(ctx context.Context, o options) error {
 	if err := cli.MakeDir(o.out); err != nil {
 		return err
 	}
-	if err := g.trainWithReport(ctx, pictures, o.steps); err != nil {
+	if err := g.trainAndSave(ctx, pictures, o); err != nil {
 		return err
 	}
 	return g.save(o.out)
 }
 
+// trainAndSave trains, from the checkpoint if there is one, and saves, also if an interrupt ends the training.
+func (g *gan) trainAndSave(ctx context.Context, pictures *data.Loader, o options) error {
+	path := filepath.Join(o.out, "model.safetensors")
+	parts := []checkpoint.Part{
+		checkpoint.Named("discriminator", checkpoint.Optimizer(g.optD)), checkpoint.Loader(pictures), checkpoint.Value("settings", &o.settings),
+		checkpoint.Value("losses of the discriminator", &g.lossD), checkpoint.Value("losses of the generator", &g.lossG),
+	}
+	there, err := resume.Continues(path, o.fresh, o.settings)
+	if err != nil {
+		return err
+	}
+	if there {
+		if err := checkpoint.LoadTraining(path, &g.networks, g.optG, parts...); err != nil {
+			return err
+		}
+		fmt.Printf("continuing after step %d of %s\n", len(g.lossD), path)
+	}
+	first := len(g.lossD)
+	err = g.trainWithReport(ctx, pictures, o.steps)
+	return resume.End(err, "step", first, len(g.lossD), o.steps, func() error {
+		return checkpoint.SaveTraining(path, &g.networks, g.optG, parts...)
+	})
+}
+
 // trainWithReport trains with a bar that shows the losses.
 func (g *gan) trainWithReport(ctx context.Context, pictures *data.Loader, steps int) error {
-	report := progress.Start(0, steps)
+	report := progress.Start(len(g.lossD), steps)
 	defer report.Close()
 	var d, v progress.Mean
 	return g.train(ctx, pictures, steps, func() {

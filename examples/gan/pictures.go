@@ -29,14 +29,18 @@ func readDigits() (*data.TensorDataset, error) {
 	return set, err
 }
 
+func newLoader(set *data.TensorDataset, o options) (*data.Loader, error) {
+	return data.NewLoader(set, data.BatchSize(o.Batch), data.Shuffle(true), data.Seed(o.Seed), data.DropLast(true))
+}
+
 // draw generates n pictures, in rows of per, with a border of a pixel around each.
 func (g *gan) draw(n, per int) (*image.Gray, error) {
-	nn.Eval(g.generator)
-	defer nn.Train(g.generator)
+	nn.Eval(g.Generator)
+	defer nn.Train(g.Generator)
 	var pixels []float32
 	err := tensor.WithScope(func() error {
 		return autograd.NoGrad(func() (err error) {
-			pixels, err = tensor.Data[float32](g.generator.Forward(tensor.Randn([]int{n, noise, 1, 1})))
+			pixels, err = tensor.Data[float32](g.Generator.Forward(tensor.Randn([]int{n, noise, 1, 1})))
 			return err
 		})
 	})

@@ -10,27 +10,32 @@ import (
 )
 
 type gan struct {
-	generator     *Generator
-	discriminator *Discriminator
-	optG, optD    *optim.Optimizer
-	lossG, lossD  []float64 // of each step
+	networks
+	optG, optD   *optim.Optimizer
+	lossG, lossD []float64 // of each step
+}
+
+// networks is the model whose state a checkpoint holds.
+type networks struct {
+	Generator     *Generator
+	Discriminator *Discriminator
 }
 
 func newGAN(o options) (g *gan, err error) {
-	g = &gan{generator: newGenerator(), discriminator: newDiscriminator()}
-	if err := tensor.ManualSeed(o.seed); err != nil {
+	g = &gan{networks: networks{newGenerator(), newDiscriminator()}}
+	if err := tensor.ManualSeed(o.Seed); err != nil {
 		return nil, err
 	}
-	if err := initialize(g.generator); err != nil {
+	if err := initialize(g.Generator); err != nil {
 		return nil, err
 	}
-	if err := initialize(g.discriminator); err != nil {
+	if err := initialize(g.Discriminator); err != nil {
 		return nil, err
 	}
-	if g.optG, err = optim.NewAdam(nn.Parameters(g.generator), o.lr, optim.Betas(0.5, 0.999)); err != nil {
+	if g.optG, err = optim.NewAdam(nn.Parameters(g.Generator), o.LR, optim.Betas(0.5, 0.999)); err != nil {
 		return nil, err
 	}
-	g.optD, err = optim.NewAdam(nn.Parameters(g.discriminator), o.lr, optim.Betas(0.5, 0.999))
+	g.optD, err = optim.NewAdam(nn.Parameters(g.Discriminator), o.LR, optim.Betas(0.5, 0.999))
 	return g, err
 }
 
@@ -42,13 +47,13 @@ func (g *gan) train(ctx context.Context, pictures *data.Loader, steps int, repor
 				return err
 			}
 			real, fake := tensor.Ones([]int{batch.Size}), tensor.Zeros([]int{batch.Size})
-			drawn := g.generator.Forward(tensor.Randn([]int{batch.Size, noise, 1, 1}))
-			lossD := nn.BCEWithLogitsLoss(g.discriminator.Forward(batch.Inputs), real).
-				Add(nn.BCEWithLogitsLoss(g.discriminator.Forward(drawn.Detach()), fake))
+			drawn := g.Generator.Forward(tensor.Randn([]int{batch.Size, noise, 1, 1}))
+			lossD := nn.BCEWithLogitsLoss(g.Discriminator.Forward(batch.Inputs), real).
+				Add(nn.BCEWithLogitsLoss(g.Discriminator.Forward(drawn.Detach()), fake))
 			if err := learn(g.optD, lossD); err != nil {
 				return err
 			}
-			lossG := nn.BCEWithLogitsLoss(g.discriminator.Forward(drawn), real)
+			lossG := nn.BCEWithLogitsLoss(g.Discriminator.Forward(drawn), real)
 			if err := learn(g.optG, lossG); err != nil {
 				return err
 			}
