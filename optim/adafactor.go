@@ -12,8 +12,8 @@ var adafactor = &Algorithm{
 	Options:  []string{"beta2_decay", "eps (Adafactor)", "d", "weight_decay", "maximize"},
 	Defaults: Group{Beta2Decay: -0.8, Eps: 1e-3, D: 1},
 	Slots: []Slot{
-		{Name: "row_var", Used: factored, byShape: true, New: func(_ *Group, p *tensor.Tensor) *tensor.Tensor { return oneAlong(p, 1) }},
-		{Name: "col_var", Used: factored, byShape: true, New: func(_ *Group, p *tensor.Tensor) *tensor.Tensor { return oneAlong(p, 2) }},
+		{Name: "row_var", Used: factored, byShape: true, shape: func(p *tensor.Tensor) []int { return oneAlong(p, 1) }},
+		{Name: "col_var", Used: factored, byShape: true, shape: func(p *tensor.Tensor) []int { return oneAlong(p, 2) }},
 		{Name: "variance", Used: func(g *Group, p *tensor.Tensor) bool { return !factored(g, p) }, byShape: true},
 	},
 	Counts:     true,
@@ -30,14 +30,13 @@ var adafactor = &Algorithm{
 // factored reports whether a parameter's second moment is factored into rows and columns.
 func factored(_ *Group, p *tensor.Tensor) bool { return p.Dim() > 1 }
 
-// oneAlong returns zeros like p, of size 1 in the dimension back from the last.
-func oneAlong(p *tensor.Tensor, back int) *tensor.Tensor {
+// oneAlong returns p's shape with size 1 in the dimension back from the last.
+func oneAlong(p *tensor.Tensor, back int) []int {
 	size := p.Shape()
-	if back > len(size) {
-		return p.ZerosLike()
+	if back <= len(size) {
+		size[len(size)-back] = 1
 	}
-	size[len(size)-back] = 1
-	return p.NewZeros(size)
+	return size
 }
 
 // machineEpsilons are torch.finfo's eps.

@@ -61,9 +61,10 @@ type Slot struct {
 	// parameter p is its view as real numbers, as in Batch.
 	New func(g *Group, p *tensor.Tensor) *tensor.Tensor
 
-	counts  bool // a number of steps
-	scalar  bool // a number with scalarDType
-	byShape bool // Used depends on the parameter alone
+	counts  bool                         // a number of steps
+	scalar  bool                         // a number with scalarDType
+	byShape bool                         // Used depends on the parameter alone
+	shape   func(p *tensor.Tensor) []int // the tensor's; nil means p's, and with New any
 }
 
 // scalarDType returns the dtype of the numbers that PyTorch keeps as tensors in the state of a parameter.
@@ -218,18 +219,23 @@ func (f *foreach) gradients(g *Group, b *Batch, decay float64) (grads []*tensor.
 }
 
 // layOut copies the gradients whose strides differ from their parameters', and returns an error if those of a list of state
-// differ. libtorch's fused kernels read all lists in the order of memory and check nothing.
+// differ. libtorch's fused kernels read all lists in the order of memory and check nothing; Optimizer.check has compared
+// the shapes.
 func (b *Batch) layOut(state ...[]*tensor.Tensor) error {
 	for i, p := range b.Params {
-		if !p.IsContiguous() && !strides.Dense(p.Shape(), p.Stride()) {
+		contiguous := p.IsContiguous()
+		if !contiguous && !strides.Dense(p.Shape(), p.Stride()) {
 			return fmt.Errorf("a parameter of shape %v is not dense in memory: its strides are %v", p.Shape(), p.Stride())
 		}
+		laidOut := func(t *tensor.Tensor) bool {
+			return contiguous && t.IsContiguous() || slices.Equal(p.Stride(), t.Stride())
+		}
 		for _, s := range state {
-			if !sameLayout(p, s[i]) {
+			if !laidOut(s[i]) {
 				return fmt.Errorf("the strides of a parameter of shape %v have changed since its first step, from %v to %v", p.Shape(), s[i].Stride(), p.Stride())
 			}
 		}
-		if sameLayout(p, b.Grads[i]) {
+		if laidOut(b.Grads[i]) {
 			continue
 		}
 		b.Grads[i] = p.EmptyLike().Copy_(b.Grads[i])
@@ -238,10 +244,6 @@ func (b *Batch) layOut(state ...[]*tensor.Tensor) error {
 		}
 	}
 	return nil
-}
-
-func sameLayout(a, b *tensor.Tensor) bool {
-	return a.IsContiguous() && b.IsContiguous() || slices.Equal(a.Stride(), b.Stride())
 }
 
 // each returns f of each number of steps.

@@ -83,12 +83,13 @@ func (b *Optimizer) stepGradient(g *Group, at place) error {
 	if err != nil || grads[0] == nil {
 		return err
 	}
-	if err := b.converted(g, bk, at.i); err != nil {
+	sparse := grads[0].IsSparse()
+	if err := b.check(g, at, grads[0], sparse); err != nil {
 		return err
 	}
 	bk.grads[at.i] = grads[0]
 	defer bk.clear()
-	if err := b.stepSome(g, bk, []int{at.i}, grads[0].IsSparse(), !b.started(g, bk, at.i)); err != nil {
+	if err := b.stepSome(g, bk, []int{at.i}, sparse, !b.started(g, bk, at.i)); err != nil {
 		return err
 	}
 	return tensor.ZeroGrads(param, true)

@@ -224,6 +224,8 @@ func (f *flat) gathered() *tensor.Tensor {
 		switch {
 		case g == nil:
 			views[i] = f.params[i].Detach().ZerosLike().Reshape(-1)
+		case !sameShape(g, f.g.params[i]):
+			return refuse.Tensor("LBFGS", tensor.ErrArgument, "parameter %d has shape %v, its gradient %v", i, f.g.params[i].Shape(), g.Shape())
 		case g.IsSparse():
 			views[i] = asReal(g.ToDense()).Reshape(-1)
 		default:

@@ -356,17 +356,17 @@ func (b *Optimizer) stepFast(g *Group) error {
 	return nil
 }
 
-// checkGrads returns an error if the algorithm does not take the gradients of a group.
+// checkGrads returns an error if the algorithm cannot step the parameters of a group.
 func (b *Optimizer) checkGrads(g *Group) error {
 	grads, err := tensor.Grads(g.params)
 	if err != nil {
 		return err
 	}
-	for _, grad := range grads {
+	for i, grad := range grads {
 		if grad == nil {
 			continue
 		}
-		if err := b.kind.refuses(g, grad.IsSparse()); err != nil {
+		if err := b.check(g, g.at[i], grad, grad.IsSparse()); err != nil {
 			return err
 		}
 	}
@@ -448,7 +448,7 @@ func (g *Group) stored(bk *bucket, i int) *tensor.Tensor {
 	}
 }
 
-// divide sets the parts of a step. It returns an error if the algorithm does not take the gradients.
+// divide sets the parts of a step. It returns an error if the algorithm cannot step the parameters.
 func (b *Optimizer) divide(g *Group, bk *bucket) error {
 	bk.parts, bk.missing = [4]bool{}, false
 	for i, grad := range bk.grads {
@@ -457,10 +457,7 @@ func (b *Optimizer) divide(g *Group, bk *bucket) error {
 			continue
 		}
 		sparse := grad.IsSparse()
-		if err := b.kind.refuses(g, sparse); err != nil {
-			return err
-		}
-		if err := b.converted(g, bk, i); err != nil {
+		if err := b.check(g, place{bk, i}, grad, sparse); err != nil {
 			return err
 		}
 		bk.parts[which(sparse, !b.started(g, bk, i))] = true
@@ -468,15 +465,47 @@ func (b *Optimizer) divide(g *Group, bk *bucket) error {
 	return nil
 }
 
-// converted returns an error if a parameter's dtype has changed since the optimizer was made, in a group with options
-// that depend on it.
-func (b *Optimizer) converted(g *Group, bk *bucket, i int) error {
-	p := bk.params[i]
-	if dtype := p.DType(); dtype != bk.dtype && (g.MasterWeights || g.StochasticRounding) {
-		return refuse.Error(b.kind.Name, tensor.ErrArgument, "parameter %d is %v and was %v when the optimizer was made: convert parameters before",
-			slices.Index(g.params, p), dtype, bk.dtype)
+// check returns an error if the algorithm does not take a parameter's gradient, or if the parameter has changed so that
+// its gradient, its state or the group's options do not fit: its dtype may have since the optimizer was made, its shape
+// at any time. Kernels for lists broadcast other shapes, and fused ones read and write beyond them.
+func (b *Optimizer) check(g *Group, at place, grad *tensor.Tensor, sparse bool) error {
+	if err := b.kind.refuses(g, sparse); err != nil {
+		return err
+	}
+	bk, p := at.b, at.b.params[at.i]
+	refused := func(format string, args ...any) error {
+		return refuse.Error(b.kind.Name, tensor.ErrArgument, "parameter %d "+format, append([]any{slices.Index(g.params, p)}, args...)...)
+	}
+	if g.MasterWeights || g.StochasticRounding {
+		if dtype := p.DType(); dtype != bk.dtype {
+			return refused("is %v and was %v when the optimizer was made: convert parameters before", dtype, bk.dtype)
+		}
+	}
+	if !sameShape(p, grad) {
+		return refused("has shape %v, its gradient %v", p.Shape(), grad.Shape())
+	}
+	misfit := func(name string, t *tensor.Tensor) error {
+		return refused("has shape %v, its %s has shape %v, of an earlier step: Release makes the optimizer begin again", p.Shape(), name, t.Shape())
+	}
+	for i := range bk.state {
+		if slot, t := &b.kind.Slots[i], bk.state[i][at.i]; t != nil && !slot.fits(p, t) {
+			return misfit(slot.Name, t)
+		}
+	}
+	if m := bk.masters[at.i]; m != nil && !sameShape(p, m) {
+		return misfit("float32 copy", m)
 	}
 	return nil
+}
+
+var sameShape = handle.SameShape.(func(a, b *tensor.Tensor) bool)
+
+// fits reports whether t, a tensor of a parameter's state, has the shape that p needs.
+func (s *Slot) fits(p, t *tensor.Tensor) bool {
+	if s.shape != nil {
+		return slices.Equal(t.Shape(), s.shape(p))
+	}
+	return s.New != nil || sameShape(p, t)
 }
 
 func (b *Optimizer) stepBucket(g *Group, bk *bucket) error {
@@ -696,7 +725,10 @@ func (b *Optimizer) start(g *Group, bk *bucket, i int, made *[]**tensor.Tensor) 
 }
 
 func (s *Slot) fresh(g *Group, p *tensor.Tensor) *tensor.Tensor {
-	if s.New == nil {
+	switch {
+	case s.New == nil && s.shape != nil:
+		return p.NewZeros(s.shape(p))
+	case s.New == nil:
 		return p.ZerosLike()
 	}
 	seen := asReal(p)

@@ -539,7 +539,7 @@ func (a *Algorithm) restored(g *Group, at place, state map[string]any, values bo
 			return l, refuse.Error(op, tensor.ErrArgument, "%s is %v: want a number of steps", slot.Name, v)
 		}
 		t := p // zeros like p need not be made to see whether they fit
-		if values || slot.New != nil {
+		if values || slot.New != nil || slot.shape != nil {
 			t = slot.fresh(g, p)
 		}
 		if src, ok := v.(*tensor.Tensor); ok && values && slot.scalar && (src.DType() == tensor.Float32 || src.DType() == tensor.Float64) {

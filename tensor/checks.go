@@ -25,15 +25,26 @@ func (o *op) sameShape(ts []*Tensor) *Tensor {
 		if i == 0 {
 			continue
 		}
-		same := other.NDim == first.NDim && other.Sizes == first.Sizes
-		if same && int(other.NDim) > len(other.Sizes) { // Sizes has the first of them
-			same = slices.Equal(ts[0].Shape(), t.Shape())
-		}
-		if !same {
+		if !sameSizes(ts[0], t, &first, &other) {
 			return failed(o.differ(ts[0], t, i))
 		}
 	}
 	return nil
+}
+
+// sameSizes reports whether a and b, which have the given metadata, have the same shape.
+func sameSizes(a, b *Tensor, ma, mb *cshim.Meta) bool {
+	if ma.NDim != mb.NDim || ma.Sizes != mb.Sizes {
+		return false
+	}
+	return int(ma.NDim) <= len(ma.Sizes) || slices.Equal(a.Shape(), b.Shape()) // Sizes has the first of them
+}
+
+// sameShape reports whether two tensors are usable and have the same shape.
+func sameShape(a, b *Tensor) bool {
+	const op = "Shape"
+	var ma, mb cshim.Meta
+	return a.meta(op, &ma) == nil && b.meta(op, &mb) == nil && sameSizes(a, b, &ma, &mb)
 }
 
 // opSmoothL1LossBeta0 is SmoothL1Loss with Beta 0, as in PyTorch: the gradient of the operator is not 0 where x is the target.

@@ -58,6 +58,7 @@ func init() {
 	handle.RecordStream = recordStream
 	handle.WithHandles = withHandles
 	handle.RoundStochastic = roundStochastic
+	handle.SameShape = sameShape
 	handle.LinearActivation = linearActivation
 	handle.WithGrad = withGrad
 	handle.WithThread = withThread

@@ -52,8 +52,10 @@ var (
 	// Returns the activation of x.Linear(weight, bias), in one native call.
 	LinearActivation any // func(x, weight, bias *tensor.Tensor, a cshim.Activation) *tensor.Tensor
 	// Makes v reachable for as long as t is, or until drop is called; v may refer to t.
-	Hold     any // func(t *tensor.Tensor, v any) (drop func())
-	AdamStep any // func(how Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error
+	Hold any // func(t *tensor.Tensor, v any) (drop func())
+	// Reports whether two tensors are usable and have the same shape.
+	SameShape any // func(a, b *tensor.Tensor) bool
+	AdamStep  any // func(how Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error
 )
 
 // Adam holds the settings of AdamStep.
