@@ -1215,6 +1215,12 @@ func schedules() map[string]optim.Schedule {
 			optim.ExponentialLR(0.99)), optim.StepLR(9, 0.5)), optim.LinearLR(1.0/3, 1, 50)),
 		"sequential_of_chained": optim.SequentialLR([]int{60}, optim.ChainedScheduler(optim.ConstantLR(0.1, 20), optim.ExponentialLR(0.99)),
 			optim.StepLR(40, 0.5)),
+		"sequential_at_once": optim.SequentialLR([]int{0, 0, 40, 40, 90}, optim.LinearLR(0.1, 1, 5), optim.StepLR(3, 0.5), optim.ConstantLR(0.5, 9),
+			optim.LinearLR(0.2, 1, 5), optim.ExponentialLR(0.99), optim.StepLR(40, 0.5)),
+		"sequential_nested_at_once": optim.SequentialLR([]int{0}, optim.LinearLR(0.1, 1, 5), optim.SequentialLR([]int{0, 60},
+			optim.StepLR(3, 0.5), optim.ConstantLR(0.5, 9), optim.ExponentialLR(0.99))),
+		"sequential_of_chained_at_once": optim.SequentialLR([]int{0, 70}, optim.LinearLR(0.1, 1, 5),
+			optim.ChainedScheduler(optim.ConstantLR(0.1, 20), optim.ExponentialLR(0.99)), optim.StepLR(40, 0.5)),
 		"chained_sequential": optim.ChainedScheduler(optim.SequentialLR([]int{30}, optim.ConstantLR(0.1, 3), optim.ExponentialLR(0.99)),
 			optim.StepLR(40, 0.5)),
 		"polynomial": optim.PolynomialLR(800, 0.9),
@@ -1360,12 +1366,16 @@ func TestSchedulesRefuse(t *testing.T) {
 	defer p.release()
 	nan, inf := math.NaN(), math.Inf(1)
 	one := []float64{0.1}
+	chain := optim.ChainedScheduler(optim.ConstantLR(0.1, 20), optim.ExponentialLR(0.9))
 	for i, s := range []optim.Schedule{{}, optim.LambdaLR(nil), optim.LambdaLR(), optim.StepLR(0, 1), optim.StepLR(1, nan), optim.CosineAnnealingLR(-1, 0),
 		optim.CosineAnnealingLR(3, -1), optim.LinearLR(0, 1, 5), optim.LinearLR(1, 2, 5), optim.LinearLR(1, 1, 0), optim.SequentialLR(nil),
-		optim.SequentialLR([]int{0}, optim.StepLR(1, 1), optim.StepLR(1, 1)), optim.SequentialLR([]int{1}, optim.Schedule{}, optim.StepLR(1, 1)),
+		optim.SequentialLR([]int{-1}, optim.StepLR(1, 1), optim.StepLR(1, 1)), optim.SequentialLR([]int{1}, optim.Schedule{}, optim.StepLR(1, 1)),
+		optim.SequentialLR([]int{2, 1}, optim.StepLR(1, 1), optim.StepLR(1, 1), optim.StepLR(1, 1)),
 		optim.SequentialLR([]int{1}, optim.StepLR(1, 1), optim.ReduceLROnPlateau()), optim.WarmupCosine(0, 5, 0), optim.WarmupCosine(5, 5, 0),
 		optim.WarmupCosine(5, 9, -1), optim.WarmupStep(0, 1, 1), optim.WarmupStep(1, -1, 1), optim.ConstantLR(0, 1), optim.ConstantLR(2, 1),
 		optim.ConstantLR(1, -1), optim.MultiStepLR(nil, inf), optim.ExponentialLR(nan), optim.PolynomialLR(0, 1), optim.PolynomialLR(1, nan),
+		optim.SequentialLR([]int{2}, optim.ConstantLR(1, 0), chain), optim.SequentialLR([]int{0, 2}, optim.StepLR(1, 1), optim.StepLR(1, 1), chain),
+		optim.SequentialLR([]int{2}, optim.StepLR(1, 1), optim.SequentialLR([]int{1}, optim.SequentialLR([]int{1}, chain, optim.StepLR(1, 1)), optim.StepLR(1, 1))),
 		optim.ChainedScheduler(), optim.ChainedScheduler(optim.StepLR(0, 1)), optim.CyclicLR(nil, one, 5), optim.CyclicLR(one, one, 0),
 		optim.ChainedScheduler(optim.CyclicLR(one, one, 5), optim.ReduceLROnPlateau()),
 		optim.CyclicLR(one, []float64{1, 2, 3}, 5), optim.CyclicLR(one, one, 5, optim.Mode("square")), optim.CyclicLR(one, one, 5, optim.StepSizeDown(-1)),

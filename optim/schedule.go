@@ -121,7 +121,7 @@ func (c *course) step(metric []float64) error {
 	}
 	if c.parts != nil {
 		c.epoch++
-		i := c.turn()
+		i := c.turn(c.epoch)
 		p := c.parts[i]
 		if i > 0 && c.milestones[i-1] == c.epoch {
 			return p.restart()
@@ -136,10 +136,10 @@ func (c *course) step(metric []float64) error {
 	return c.update(false)
 }
 
-// turn returns the index of the part that a step follows.
-func (c *course) turn() int {
+// turn returns the index of the part that is followed at an epoch.
+func (c *course) turn(epoch int) int {
 	i := 0
-	for i < len(c.milestones) && c.milestones[i] <= c.epoch {
+	for i < len(c.milestones) && c.milestones[i] <= epoch {
 		i++
 	}
 	return i
@@ -148,18 +148,15 @@ func (c *course) turn() int {
 // restart sets the rates of step 0.
 func (c *course) restart() error {
 	c.epoch = 0
-	if c.chained {
-		for _, p := range c.parts {
-			if err := p.restart(); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
 	if c.parts != nil {
-		return c.parts[0].restart()
+		return c.parts[c.turn(0)].restart()
 	}
 	return c.update(c.closed != nil)
+}
+
+// beginsChained reports whether the course begins with parts that are applied together, which restart cannot do.
+func (c *course) beginsChained() bool {
+	return c.chained || c.parts != nil && c.parts[c.turn(0)].beginsChained()
 }
 
 // update sets the rates of the groups.
@@ -311,7 +308,7 @@ func (s *Scheduler) StateDict() map[string]any {
 // current returns the rates that the last step set.
 func (c *course) current() []float64 {
 	if c.parts != nil && !c.chained {
-		return c.parts[c.turn()].current()
+		return c.parts[c.turn(c.epoch)].current()
 	}
 	return c.last
 }

@@ -193,26 +193,32 @@ func CosineAnnealingLR(steps int, low float64) Schedule {
 }
 
 // SequentialLR follows each schedule until its milestone, then the next one, which starts at its own step 0. There is
-// one milestone fewer than schedules. As in PyTorch, a SequentialLR that is the first of another begins at its step 1, and
-// the parts of a ChainedScheduler there have taken a step at step 0. PyTorch: torch.optim.lr_scheduler.SequentialLR.
+// one milestone fewer than schedules. It begins with the one after all milestones of 0, and of those with equal milestones
+// follows the last. As in PyTorch, a SequentialLR that another begins with begins at its step 1, the parts of a
+// ChainedScheduler there have taken a step at step 0, and a ChainedScheduler cannot come later. PyTorch:
+// torch.optim.lr_scheduler.SequentialLR.
 func SequentialLR(milestones []int, schedules ...Schedule) Schedule {
 	const op = "SequentialLR"
 	if len(schedules) == 0 || len(milestones) != len(schedules)-1 {
 		return badSchedule(op, "%d schedules need %d milestones, got %d", len(schedules), max(0, len(schedules)-1), len(milestones))
 	}
-	for i := range milestones {
-		if milestones[i] < 1 || i > 0 && milestones[i] <= milestones[i-1] {
-			return badSchedule(op, "milestones must be positive and rise, got %v", milestones)
-		}
+	if len(milestones) > 0 && milestones[0] < 0 || !slices.IsSorted(milestones) {
+		return badSchedule(op, "milestones must be at least 0 and must not fall, got %v", milestones)
 	}
 	milestones = slices.Clone(milestones)
 	return composed(op, schedules, func(opt *Optimizer, c *course) error {
 		c.milestones = milestones
+		first := c.turn(0)
+		for i, p := range c.parts[first+1:] {
+			if p.beginsChained() {
+				return fmt.Errorf("schedule %d: %s cannot start a ChainedScheduler at a milestone, put it first", first+1+i, op)
+			}
+		}
 		for _, g := range opt.groups {
 			g.LR = g.Extra["initial_lr"]
 		}
 		c.undo()
-		return c.parts[0].begin()
+		return c.parts[first].begin()
 	})
 }
 
