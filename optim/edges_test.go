@@ -302,6 +302,43 @@ func TestSchedulesReadTheGroup(t *testing.T) {
 	}
 }
 
+// TestPlateauWithAddedGroup tests that a group without a MinLR of its own is an error where there is one for each.
+func TestPlateauWithAddedGroup(t *testing.T) {
+	leak.Check(t)
+	p, q, r := tensor.Ones([]int{2}).RequiresGrad_(), tensor.Ones([]int{2}).RequiresGrad_(), tensor.Ones([]int{2}).RequiresGrad_()
+	for _, x := range []*tensor.Tensor{p, q, r} {
+		defer x.Release()
+	}
+	for _, least := range [][]float64{{0.25}, {0.25, 0.5}} {
+		opt, err := optim.NewSGD([]*tensor.Tensor{p}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := opt.AddGroup([]*tensor.Tensor{q}); err != nil {
+			t.Fatal(err)
+		}
+		s, err := optim.NewScheduler(opt, optim.ReduceLROnPlateau(optim.Patience(0), optim.MinLR(least...)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := opt.AddGroup([]*tensor.Tensor{r}); err != nil {
+			t.Fatal(err)
+		}
+		s.Step(1)
+		s.Step(1)
+		err = opt.Step()
+		if len(least) == 1 {
+			if g := opt.Groups(); err != nil || g[0].LR != 0.25 || g[2].LR != 0.25 {
+				t.Errorf("one MinLR: the rates are %v and %v, want 0.25: %v", g[0].LR, g[2].LR, err)
+			}
+			continue
+		}
+		if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "MinLR has 2 numbers for 3 groups") || opt.LR() != 1 {
+			t.Errorf("two MinLR for three groups: the rate is %v: %v", opt.LR(), err)
+		}
+	}
+}
+
 // TestSchedulesLoadAtTheEdges tests states that schedules in others have, and one that would divide by 0.
 func TestSchedulesLoadAtTheEdges(t *testing.T) {
 	leak.Check(t)

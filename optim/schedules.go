@@ -320,9 +320,11 @@ func ReduceLROnPlateau(opts ...ScheduleOption) Schedule {
 				if bad <= o.patience {
 					return nil
 				}
+				if n := len(c.opt.groups); len(o.minLR) > 1 && len(least) != n {
+					return fmt.Errorf("MinLR has %d numbers for %d groups: call NewScheduler after the last AddGroup", len(least), n)
+				}
 				cooling, bad = o.cooldown, 0
 				for i, g := range c.opt.groups {
-					// A group that was added later has the last one's lowest rate.
 					rate := max(g.LR*o.factor, least[min(i, len(least)-1)])
 					if g.LR-rate > o.eps {
 						g.LR = rate
