@@ -92,6 +92,31 @@ func TestMargins(t *testing.T) {
 	}
 }
 
+// TestMultiMarginLossOfP tests that MultiMarginLoss rejects a P that is neither 1 nor 2, as PyTorch's does.
+func TestMultiMarginLossOfP(t *testing.T) {
+	leak.Check(t)
+	x, classes := tensor.Ones([]int{2, 3}), tensor.Zeros([]int{2}, tensor.Int64)
+	defer x.Release()
+	defer classes.Release()
+	for _, p := range []any{1.5, 2.9, 0, 3, -1.0} {
+		for what, err := range map[string]error{
+			"MultiMarginLoss":    nn.MultiMarginLoss(x, classes, tensor.P(p)).Err(),
+			"NewMultiMarginLoss": nn.NewMultiMarginLoss(tensor.P(p)).Err(),
+		} {
+			if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), fmt.Sprintf("%s: P must be 1 or 2, got %v", what, p)) {
+				t.Errorf("%s of P %v: %v", what, p, err)
+			}
+		}
+	}
+	for _, p := range []any{1, 2, 1.0, 2.0} {
+		y := nn.NewMultiMarginLoss(tensor.P(p)).Forward(x, classes)
+		if err := y.Err(); err != nil {
+			t.Errorf("P %v: %v", p, err)
+		}
+		y.Release()
+	}
+}
+
 // TestUnknownOptions tests that the error for an unknown option lists the constructor's options.
 func TestUnknownOptions(t *testing.T) {
 	leak.Check(t)

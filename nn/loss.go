@@ -181,16 +181,21 @@ func TripletMarginLoss(anchor, positive, negative *tensor.Tensor, opts ...tensor
 	return anchor.TripletMarginLoss(positive, negative, opts...)
 }
 
-// positiveMargin returns an error if the option Margin is not positive.
-func positiveMargin(op string, opts []tensor.Option) error {
-	margin := 1.0
+// numberOf returns the number of the last option of a name, otherwise if there is none.
+func numberOf(opts []tensor.Option, option string, otherwise float64) float64 {
 	for _, o := range opts {
-		if name, value := tensor.OptionValue(o); name == "Margin" {
-			if m, ok := number(value); ok { // the caller refuses others
-				margin = m
+		if name, value := tensor.OptionValue(o); name == option {
+			if v, ok := number(value); ok { // the caller refuses others
+				otherwise = v
 			}
 		}
 	}
+	return otherwise
+}
+
+// positiveMargin returns an error if the option Margin is not positive.
+func positiveMargin(op string, opts []tensor.Option) error {
+	margin := numberOf(opts, "Margin", 1)
 	if !(margin > 0) {
 		return refuse.Error(op, tensor.ErrArgument, "Margin must be positive, got %v", margin)
 	}
@@ -614,6 +619,9 @@ func NewCosineEmbeddingLoss(opts ...tensor.Option) *Loss {
 
 // NewMultiMarginLoss returns MultiMarginLoss as a module of two tensors. Options: tensor.P, tensor.Margin, tensor.Weight, a tensor.Reduction. PyTorch: torch.nn.MultiMarginLoss.
 func NewMultiMarginLoss(opts ...tensor.Option) *Loss {
+	if p := numberOf(opts, "P", 1); p != 1 && p != 2 {
+		return &Loss{err: refuse.Error("NewMultiMarginLoss", tensor.ErrArgument, "P must be 1 or 2, got %v", p)}
+	}
 	return newLoss("MultiMarginLoss", 2, of2(MultiMarginLoss), opts, "P", "Margin", "Weight")
 }
 

@@ -81,6 +81,10 @@ func (c *call) functional() {
 		if (c.number64(3, 0) != 0 || c.number64(5, 0) != 0) && c.number64(4, 0) == 2 {
 			c.refuse(ErrArgument, "mode 2, the maximum, excludes ScaleGradByFreq and Sparse")
 		}
+	case &opMultiMarginLoss:
+		if p := c.number64(2, 1); p != 1 && p != 2 { // the operator takes its integer part
+			c.refuse(ErrArgument, "P must be 1 or 2, got %v", p)
+		}
 	case &opTripletMarginLoss:
 		if margin := c.number64(3, 1); !(margin > 0) {
 			c.refuse(ErrArgument, "Margin must be positive, got %v", margin)
