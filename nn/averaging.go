@@ -38,7 +38,8 @@ type AveragedModel[M any] struct {
 // averaged. It runs in a scope, without recording. The lists have the same lengths, and floating-point tensors or others.
 type AvgFn func(averaged, current []*tensor.Tensor, n int) error
 
-// MultiAvgFn sets the function that averages (multi_avg_fn=); SWAMultiAvgFn() by default.
+// MultiAvgFn sets the function that averages (multi_avg_fn=). The default is the plain average: on CUDA that of
+// SWAMultiAvgFn, elsewhere average + (model - average) / (n + 1), which may differ in the last bit.
 func MultiAvgFn(f AvgFn) Option {
 	return Option{"MultiAvgFn", func(s *settings) { s.average, s.hasAverage = f, true }}
 }
@@ -48,23 +49,41 @@ func UseBuffers(on ...bool) Option {
 	return Option{"UseBuffers", func(s *settings) { s.buffers = options.On(on) }}
 }
 
-// SWAMultiAvgFn returns the function that computes the plain average of all models. PyTorch:
-// torch.optim.swa_utils.get_swa_avg_fn.
+// SWAMultiAvgFn returns the function that computes the plain average of all models: it moves the average by 1/(n+1) of
+// the way to the model, computed in float64, where PyTorch's AveragedModel rounds it to float32. PyTorch:
+// torch.optim.swa_utils.get_swa_multi_avg_fn.
 func SWAMultiAvgFn() AvgFn {
 	return func(averaged, current []*tensor.Tensor, n int) error {
 		if !floats(averaged) {
-			return each(averaged, current, func(a, c *tensor.Tensor) *tensor.Tensor { return a.Add(c.Sub(a).Div(n + 1)) })
+			return plainAverage(averaged, current, n)
 		}
-		change, err := foreach("aten::_foreach_sub.List", current, averaged)
-		if err != nil {
-			return err
-		}
-		if _, err := tensor.CallUnchecked("aten::_foreach_div_.Scalar", change, float64(n+1)); err != nil {
-			return err
-		}
-		_, err = tensor.CallUnchecked("aten::_foreach_add_.List", averaged, change)
+		_, err := tensor.CallUnchecked("aten::_foreach_lerp_.Scalar", averaged, current, 1/float64(n+1))
 		return err
 	}
+}
+
+// plainAverage is the plain average of PyTorch's get_swa_avg_fn.
+func plainAverage(averaged, current []*tensor.Tensor, n int) error {
+	if !floats(averaged) {
+		return each(averaged, current, func(a, c *tensor.Tensor) *tensor.Tensor { return a.Add(c.Sub(a).Div(n + 1)) })
+	}
+	change, err := foreach("aten::_foreach_sub.List", current, averaged)
+	if err != nil {
+		return err
+	}
+	if _, err := tensor.CallUnchecked("aten::_foreach_div_.Scalar", change, float64(n+1)); err != nil {
+		return err
+	}
+	_, err = tensor.CallUnchecked("aten::_foreach_add_.List", averaged, change)
+	return err
+}
+
+// defaultAverage is the average without MultiAvgFn, which PyTorch chooses by device.
+func defaultAverage(averaged, current []*tensor.Tensor, n int) error {
+	if averaged[0].Device().Type == tensor.CUDAType {
+		return SWAMultiAvgFn()(averaged, current, n)
+	}
+	return plainAverage(averaged, current, n)
 }
 
 // EMAMultiAvgFn returns the function that computes an exponential moving average: decay times the average plus 1-decay
@@ -107,7 +126,7 @@ func NewAveragedModel[M any](model M, opts ...Option) *AveragedModel[M] {
 		if b.hasAverage {
 			b.fail("MultiAvgFn is nil")
 		}
-		a.average = SWAMultiAvgFn()
+		a.average = defaultAverage
 	}
 	b.note(Check(model))
 	if b.err == nil {

@@ -22,8 +22,9 @@ func averages(t *testing.T) map[string][][][]float64 {
 // TestAveragedModel compares averages with PyTorch's.
 func TestAveragedModel(t *testing.T) {
 	options := map[string][]nn.Option{
-		"swa": nil,
-		"ema": {nn.MultiAvgFn(nn.EMAMultiAvgFn(0.9))},
+		"swa":      nil,
+		"swa_lerp": {nn.MultiAvgFn(nn.SWAMultiAvgFn())},
+		"ema":      {nn.MultiAvgFn(nn.EMAMultiAvgFn(0.9))},
 		"fn": {nn.MultiAvgFn(func(averaged, current []*tensor.Tensor, _ int) error {
 			for i, a := range averaged {
 				if err := a.Copy_(a.Mul(0.1).Add(current[i].Mul(0.9))).Err(); err != nil {

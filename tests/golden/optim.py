@@ -274,7 +274,7 @@ def schedules():
 def averages():
     su = torch.optim.swa_utils
     out = {}
-    for name, options in {"swa": {}, "ema": dict(multi_avg_fn=su.get_ema_multi_avg_fn(0.9)), "fn": dict(avg_fn=lambda a, m, n: 0.1 * a + 0.9 * m),
+    for name, options in {"swa": {}, "swa_lerp": dict(multi_avg_fn=su.get_swa_multi_avg_fn()), "ema": dict(multi_avg_fn=su.get_ema_multi_avg_fn(0.9)), "fn": dict(avg_fn=lambda a, m, n: 0.1 * a + 0.9 * m),
                           "buffers": dict(use_buffers=True)}.items():
         torch.manual_seed(3)
         model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
