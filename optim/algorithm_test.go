@@ -729,6 +729,89 @@ func TestGradScalerAfterError(t *testing.T) {
 	opt.Release()
 }
 
+// TestGradScalerWithMasterWeights tests that steps with scaled float16 gradients, which would round to 0 if they were
+// unscaled in place, are those of float32 parameters with the gradients unscaled in float32.
+func TestGradScalerWithMasterWeights(t *testing.T) {
+	leak.Check(t)
+	const scale = 65536
+	values := func(x *tensor.Tensor) []float64 {
+		v, err := tensor.Data[float64](x.Detach().To(tensor.Float64))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	for name, make := range map[string]constructor{
+		"SGD": with(optim.NewSGD, optim.Momentum(0.9)), "Adam": optim.NewAdam, "Adagrad": optim.NewAdagrad, "RMSprop": optim.NewRMSprop,
+	} {
+		err := tensor.WithScope(func() error {
+			half, single := ones(tensor.Float16), ones(tensor.Float32)
+			beside, want := ones(tensor.Float32), ones(tensor.Float32)
+			opt, err := make([]*tensor.Tensor{half, beside}, 0.5, optim.MasterWeights())
+			if err != nil {
+				return err
+			}
+			defer opt.Release()
+			other, err := make([]*tensor.Tensor{single, want}, 0.5)
+			if err != nil {
+				return err
+			}
+			defer other.Release()
+			s, err := optim.NewGradScaler(optim.InitScale(scale))
+			if err != nil {
+				return err
+			}
+			for step := range 4 {
+				grad := tensor.FromSlice([]float32{1e-8, -2e-8, 3.3e-9}, nil).Mul(scale).Mul(step + 1).To(tensor.Float16)
+				unscaled := grad.To(tensor.Float32).Mul(1.0 / scale)
+				err := errors.Join(half.SetGrad(grad), beside.SetGrad(grad.To(tensor.Float32)), single.SetGrad(unscaled), want.SetGrad(unscaled))
+				if err != nil {
+					return err
+				}
+				if err := s.Unscale(opt); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "parameter 0 is float16") {
+					t.Errorf("%s: Unscale of float16: %v", name, err)
+				}
+				if err := errors.Join(s.Step(opt), other.Step()); err != nil {
+					return err
+				}
+				s.Update()
+				golden.Exact(t, name+": the gradient", half.Grad(), values(grad))
+			}
+			master, _ := opt.StateDict().State[0]["master"].(*tensor.Tensor)
+			golden.Exact(t, name+": the copy", master, values(single))
+			golden.Exact(t, name+": a float32 parameter", beside, values(want))
+			if err := errors.Join(half.SetGrad(half.Detach().FullLike(math.Inf(1))), s.Step(opt)); err != nil {
+				return err
+			}
+			s.Update()
+			golden.Exact(t, name+": the copy after a step that was skipped", master, values(single))
+			if s.GetScale() != scale/2 {
+				t.Errorf("%s: the scale is %v, want %v", name, s.GetScale(), scale/2)
+			}
+			remove := opt.RegisterStepPreHook(func(opt *optim.Optimizer) error {
+				for _, g := range opt.Groups() {
+					g.MasterWeights = false
+				}
+				return nil
+			})
+			before := values(half)
+			for _, says := range []string{"parameter 0 has a gradient in float16 that is still scaled", "parameter 0 is float16"} {
+				setGrad(t, half, 1)
+				if err := s.Step(opt); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), says) {
+					t.Errorf("%s: a step without MasterWeights: %v, want %s", name, err, says)
+				}
+				s.Update()
+				remove()
+			}
+			golden.Exact(t, name+": the parameter without MasterWeights", half, before)
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // TestGradScalerPromotes tests the dtypes of scaled losses: the scale is a float32 tensor in PyTorch, so that a float16 loss
 // of shape () does not overflow.
 func TestGradScalerPromotes(t *testing.T) {

@@ -358,6 +358,7 @@ func LineSearchFn(name string) Option {
 // copies are made at the first step; the state includes them as "master". If the program changes elements of a parameter
 // between steps, as by loading or pruning weights, the next step starts from those. Make the optimizer
 // after parameters are converted to another dtype: a step is an error otherwise. Other parameters do not change.
+// GradScaler.Step takes float16 gradients of such parameters.
 // PyTorch has no such option; Apex calls it master_weights.
 func MasterWeights(on ...bool) Option {
 	return flag("MasterWeights", on, func(g *Group) *bool { return &g.MasterWeights })

@@ -27,6 +27,9 @@ type Optimizer struct {
 	search search // LBFGS
 	drops  int    // how often the state was dropped
 	busy   bool   // in a step of LBFGS, whose closure runs without mu
+
+	// What the current step multiplies gradients in float16 by, in float32; 0 if they are not scaled.
+	inverse float64
 }
 
 // bucket holds the parameters of a group that have the same dtype and device. One native call updates them all.
@@ -231,18 +234,25 @@ func (b *Optimizer) Step() error {
 	if b == nil {
 		return refuse.Nil("Step", "an optimizer")
 	}
+	return b.stepScaled(0)
+}
+
+// stepScaled is Step with gradients in float16 that are to be multiplied by inverse, unless that is 0.
+func (b *Optimizer) stepScaled(inverse float64) error {
 	if err := b.hooks.run(preStep, b); err != nil {
 		return err
 	}
-	if err := b.lockedStep(); err != nil {
+	if err := b.lockedStep(inverse); err != nil {
 		return err
 	}
 	return b.hooks.run(postStep, b)
 }
 
-func (b *Optimizer) lockedStep() error {
+func (b *Optimizer) lockedStep(inverse float64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.inverse = inverse
+	defer func() { b.inverse = 0 }()
 	if err := b.ready("Step"); err != nil {
 		return err
 	}
@@ -318,7 +328,7 @@ func (b *Optimizer) StepClosure(closure func() (*tensor.Tensor, error)) (float64
 		if err != nil {
 			return 0, err
 		}
-		if err := b.lockedStep(); err != nil {
+		if err := b.lockedStep(0); err != nil {
 			return loss, err
 		}
 		return loss, b.hooks.run(postStep, b)
@@ -331,7 +341,7 @@ func (b *Optimizer) StepClosure(closure func() (*tensor.Tensor, error)) (float64
 }
 
 func (b *Optimizer) stepGroup(g *Group) error {
-	if b.kind.fast != nil && !g.MasterWeights && !g.StochasticRounding && b.allStarted(g) && !g.anyComplex() {
+	if b.kind.fast != nil && b.inverse == 0 && !g.MasterWeights && !g.StochasticRounding && b.allStarted(g) && !g.anyComplex() {
 		return b.stepFast(g)
 	}
 	// The scope releases the gradients' handles in one native call.
@@ -432,6 +442,16 @@ func (g *Group) halved(bk *bucket) bool {
 	return g.MasterWeights && (bk.dtype == tensor.BFloat16 || bk.dtype == tensor.Float16)
 }
 
+// halved reports for each parameter whether its group keeps float32 copies.
+func (b *Optimizer) halved() (all []bool) {
+	for _, g := range b.groups {
+		for _, at := range g.at {
+			all = append(all, g.halved(at.b))
+		}
+	}
+	return all
+}
+
 // rounds reports whether the group rounds the bucket's parameters stochastically.
 func (g *Group) rounds(bk *bucket) bool { return g.StochasticRounding && bk.dtype == tensor.BFloat16 }
 
@@ -480,6 +500,9 @@ func (b *Optimizer) check(g *Group, at place, grad *tensor.Tensor, sparse bool) 
 		if dtype := p.DType(); dtype != bk.dtype {
 			return refused("is %v and was %v when the optimizer was made: convert parameters before", dtype, bk.dtype)
 		}
+	}
+	if b.inverse != 0 && grad.DType() == tensor.Float16 && !g.halved(bk) {
+		return refused("has a gradient in float16 that is still scaled, and no longer MasterWeights")
 	}
 	if !sameShape(p, grad) {
 		return refused("has shape %v, its gradient %v", p.Shape(), grad.Shape())
@@ -646,7 +669,11 @@ func (b *Optimizer) stepSome(g *Group, bk *bucket, at []int, sparse, first bool)
 		}
 		grad, stored := bk.grads[i], g.stored(bk, i)
 		if stored != bk.params[i] {
+			scaled := b.inverse != 0 && grad.DType() == tensor.Float16
 			grad = grad.To(tensor.Float32)
+			if scaled {
+				grad = grad.Mul(b.inverse)
+			}
 		}
 		bk.steps[i]++
 		counted++

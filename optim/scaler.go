@@ -45,6 +45,8 @@ type GradScaler struct {
 type finding struct {
 	checked   bool // false if there were none
 	nonfinite bool // one was infinite or NaN
+	// The step multiplies the gradients in float16 by it, once they are float32; 0 if there are none.
+	inverse float64
 }
 
 // ScalerOption is a keyword argument of NewGradScaler.
@@ -111,7 +113,7 @@ func (s *GradScaler) Scale(loss *tensor.Tensor) *tensor.Tensor {
 
 // Unscale divides the gradients of opt's parameters by the scale, for example before they are clipped; Step does it
 // otherwise. Call it once for each step. If no parameter has a gradient, Unscale does nothing, and Step returns an error.
-// PyTorch: GradScaler.unscale_.
+// A float16 gradient is an error: small ones would round to 0. PyTorch: GradScaler.unscale_.
 func (s *GradScaler) Unscale(opt *Optimizer) error {
 	if s == nil || s.found == nil {
 		return refuse.Nil("Unscale", "a scaler")
@@ -129,7 +131,7 @@ func (s *GradScaler) unscale(op string, opt *Optimizer) error {
 		return refuse.Error(op, tensor.ErrArgument, "the gradients are unscaled since the last Update")
 	}
 	opt.mu.Lock()
-	params := slices.Clone(opt.all)
+	params, halved := slices.Clone(opt.all), opt.halved()
 	opt.mu.Unlock()
 	return tensor.WithScope(func() error {
 		return autograd.NoGrad(func() error {
@@ -137,15 +139,19 @@ func (s *GradScaler) unscale(op string, opt *Optimizer) error {
 			if err != nil {
 				return err
 			}
-			byDevice := map[tensor.Device][]*tensor.Tensor{}
+			type kind struct {
+				device tensor.Device
+				half   bool
+			}
+			kinds := map[kind][]*tensor.Tensor{}
 			for i, g := range all {
 				switch {
 				case g == nil:
 					continue
 				case g.DType().IsComplex():
 					return refuse.Error(op, tensor.ErrArgument, "the gradient of parameter %d is %v: want a real one", i, g.DType())
-				case g.DType() == tensor.Float16:
-					return refuse.Error(op, tensor.ErrArgument, "the gradient of parameter %d is float16: keep the parameters in float32, or use bfloat16 without a scaler", i)
+				case g.DType() == tensor.Float16 && (op == "Unscale" || !halved[i]):
+					return refuse.Error(op, tensor.ErrArgument, "the gradient of parameter %d is float16, in which small ones round to 0 when they are unscaled: keep the parameters in float32, use MasterWeights without Unscale, or bfloat16 without a scaler", i)
 				}
 				if g.IsSparse() {
 					g = call("aten::_values", g) // its memory is the gradient's
@@ -153,18 +159,23 @@ func (s *GradScaler) unscale(op string, opt *Optimizer) error {
 						return err
 					}
 				}
-				byDevice[g.Device()] = append(byDevice[g.Device()], g)
+				k := kind{g.Device(), g.DType() == tensor.Float16}
+				kinds[k] = append(kinds[k], g)
 			}
 			// Processes that have parts of the same parameters skip a step together.
 			groups := sharding.GroupsOf(params)
-			if len(byDevice) == 0 && groups == nil {
+			if len(kinds) == 0 && groups == nil {
 				s.found[opt] = finding{}
 				return nil
 			}
-			found := false
-			for device, grads := range byDevice {
-				inf := tensor.Zeros([]int{}, tensor.Float32, device)
-				inverse := tensor.Full([]int{}, 1/float64(float32(s.scale)), tensor.Float32, device)
+			found, left := false, 0.0
+			for k, grads := range kinds {
+				by := 1 / float64(float32(s.scale))
+				if k.half {
+					by, left = 1, by
+				}
+				inf := tensor.Zeros([]int{}, tensor.Float32, k.device)
+				inverse := tensor.Full([]int{}, by, tensor.Float32, k.device)
 				if _, err := tensor.CallUnchecked("aten::_amp_foreach_non_finite_check_and_unscale_", grads, inf, inverse); err != nil {
 					return fmt.Errorf("linstock: %s: %w", op, err)
 				}
@@ -179,7 +190,7 @@ func (s *GradScaler) unscale(op string, opt *Optimizer) error {
 					return err
 				}
 			}
-			s.found[opt] = finding{checked: true, nonfinite: found}
+			s.found[opt] = finding{checked: true, nonfinite: found, inverse: left}
 			return nil
 		})
 	})
@@ -198,17 +209,19 @@ func inAny(g sharding.Group, found bool, d tensor.Device) (bool, error) {
 	return v != 0, err
 }
 
-// Step unscales the gradients, unless Unscale did, and calls opt.Step unless one is infinite or NaN. PyTorch:
-// GradScaler.step.
+// Step unscales the gradients, unless Unscale did, and calls opt.Step unless one is infinite or NaN. Float16 gradients of
+// parameters with MasterWeights stay scaled; only the step's float32 copies of them are unscaled. Other float16 gradients
+// are an error, although PyTorch takes them with fused optimizers. PyTorch: GradScaler.step.
 func (s *GradScaler) Step(opt *Optimizer) error {
 	const op = "GradScaler.Step"
 	if s == nil || s.found == nil {
 		return refuse.Nil(op, "a scaler")
 	}
-	if skip, err := s.beforeStep(op, opt); skip || err != nil {
+	found, err := s.beforeStep(op, opt)
+	if found.nonfinite || err != nil {
 		return err
 	}
-	err := opt.Step() // without the lock: a hook of the step may call the scaler
+	err = opt.stepScaled(found.inverse) // without the lock: a hook of the step may call the scaler
 	if err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -217,25 +230,26 @@ func (s *GradScaler) Step(opt *Optimizer) error {
 	return err
 }
 
-// beforeStep unscales the gradients, unless Unscale did, and reports whether the step is skipped.
-func (s *GradScaler) beforeStep(op string, opt *Optimizer) (skip bool, err error) {
+// beforeStep unscales the gradients, unless Unscale did, and returns what was found: the step is skipped if one is not
+// finite.
+func (s *GradScaler) beforeStep(op string, opt *Optimizer) (finding, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stepped[opt] {
-		return false, refuse.Error(op, tensor.ErrArgument, "the optimizer was stepped since the last Update")
+		return finding{}, refuse.Error(op, tensor.ErrArgument, "the optimizer was stepped since the last Update")
 	}
 	if _, done := s.found[opt]; !done {
 		if err := s.unscale(op, opt); err != nil {
-			return false, err
+			return finding{}, err
 		}
 	}
 	found := s.found[opt]
 	if !found.checked {
 		delete(s.found, opt) // it can be tried again with gradients
-		return false, refuse.Error(op, tensor.ErrArgument, "no parameter had a gradient to unscale")
+		return finding{}, refuse.Error(op, tensor.ErrArgument, "no parameter had a gradient to unscale")
 	}
 	s.stepped[opt] = true
-	return found.nonfinite, nil
+	return found, nil
 }
 
 // Update changes the scale after the steps of all optimizers: it shrinks if one was skipped and grows after
