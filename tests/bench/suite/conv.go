@@ -21,22 +21,16 @@ func convnet(n *numbers) (step, error) {
 	return training(n, m, adam, func() *tensor.Tensor { return nn.CrossEntropy(m.Forward(x), y) })
 }
 
-// upsample is a transposed convolution that doubles height and width.
-type upsample struct{ Weight, Bias *tensor.Tensor }
-
-func newUpsample(in, out int) *upsample {
-	return &upsample{nn.NewParameter(tensor.Zeros([]int{in, out, 4, 4})), nn.NewParameter(tensor.Zeros([]int{out}))}
-}
-
-func (u *upsample) Forward(x *tensor.Tensor) *tensor.Tensor {
-	return x.ConvTranspose2d(u.Weight, u.Bias, tensor.Stride(2), tensor.Padding(1))
+// upsample returns a transposed convolution that doubles height and width.
+func upsample(in, out int, opts ...nn.Option) *nn.ConvTranspose2d {
+	return nn.NewConvTranspose2d(in, out, 4, append([]nn.Option{nn.Stride(2), nn.Padding(1)}, opts...)...)
 }
 
 // autoencoder trains two convolutions and two transposed ones to draw their input, 32 images of 1×32×32.
 func autoencoder(n *numbers) (step, error) {
 	m := nn.NewSequential(
 		conv3(1, 16, nn.Stride(2)), &nn.ReLU{}, conv3(16, 32, nn.Stride(2)), &nn.ReLU{},
-		newUpsample(32, 16), &nn.ReLU{}, newUpsample(16, 1), &nn.Tanh{})
+		upsample(32, 16), &nn.ReLU{}, upsample(16, 1), &nn.Tanh{})
 	x := n.floats(32, 1, 32, 32)
 	return training(n, m, adam, func() *tensor.Tensor { return nn.MSELoss(m.Forward(x), x) })
 }

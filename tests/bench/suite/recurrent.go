@@ -7,23 +7,6 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// rnn holds the parameters of a layer of torch.nn.GRU (three gates) or torch.nn.LSTM (four), under the same names.
-type rnn struct {
-	WeightIH *tensor.Tensor `nn:"weight_ih"` // (gates*hidden, in)
-	WeightHH *tensor.Tensor `nn:"weight_hh"` // (gates*hidden, hidden)
-	BiasIH   *tensor.Tensor `nn:"bias_ih"`   // (gates*hidden)
-	BiasHH   *tensor.Tensor `nn:"bias_hh"`   // (gates*hidden)
-}
-
-func newRNN(gates, in, hidden int) *rnn {
-	parameter := func(shape ...int) *tensor.Tensor { return nn.NewParameter(tensor.Zeros(shape)) }
-	return &rnn{parameter(gates*hidden, in), parameter(gates*hidden, hidden), parameter(gates * hidden), parameter(gates * hidden)}
-}
-
-func (r *rnn) list() []*tensor.Tensor {
-	return []*tensor.Tensor{r.WeightIH, r.WeightHH, r.BiasIH, r.BiasHH}
-}
-
 // The sequences of gru and lstm.
 const (
 	length, rows = 50, 32
@@ -31,31 +14,19 @@ const (
 )
 
 // gru trains a GRU and a head on the last output.
-func gru(n *numbers) (step, error) {
-	m := struct {
-		GRU  *rnn
-		Head *nn.Linear
-	}{newRNN(3, in, hidden), nn.NewLinear(hidden, 10)}
-	x, y := n.floats(length, rows, in), n.ints(10, rows)
-	return training(n, &m, adam, func() *tensor.Tensor {
-		h := tensor.Zeros([]int{1, rows, hidden})
-		out, _ := x.GRU(h, m.GRU.list(), tensor.HasBiases(true), tensor.NumLayers(1), tensor.Train(true))
-		return nn.CrossEntropy(m.Head.Forward(out.Select(0, -1)), y)
-	})
-}
+func gru(n *numbers) (step, error) { return recurrent(n, nn.NewGRU(in, hidden)) }
 
 // lstm trains two layers of LSTM and a head on the last output.
-func lstm(n *numbers) (step, error) {
+func lstm(n *numbers) (step, error) { return recurrent(n, nn.NewLSTM(in, hidden, nn.NumLayers(2))) }
+
+func recurrent(n *numbers, rnn nn.Layer) (step, error) {
 	m := struct {
-		LSTM []*rnn
+		RNN  nn.Layer
 		Head *nn.Linear
-	}{[]*rnn{newRNN(4, in, hidden), newRNN(4, hidden, hidden)}, nn.NewLinear(hidden, 10)}
+	}{rnn, nn.NewLinear(hidden, 10)}
 	x, y := n.floats(length, rows, in), n.ints(10, rows)
 	return training(n, &m, adam, func() *tensor.Tensor {
-		state := []*tensor.Tensor{tensor.Zeros([]int{2, rows, hidden}), tensor.Zeros([]int{2, rows, hidden})}
-		params := append(m.LSTM[0].list(), m.LSTM[1].list()...)
-		out, _, _ := x.LSTM(state, params, tensor.HasBiases(true), tensor.NumLayers(2), tensor.Train(true))
-		return nn.CrossEntropy(m.Head.Forward(out.Select(0, -1)), y)
+		return nn.CrossEntropy(m.Head.Forward(m.RNN.Forward(x).Select(0, -1)), y)
 	})
 }
 
@@ -63,24 +34,22 @@ func lstm(n *numbers) (step, error) {
 // CNN and names the class; at the end a decoder draws the image. Nine losses are added.
 func recurrentAttention(n *numbers) (step, error) {
 	const rows, looks, width, hidden = 16, 8, 32, 128
-	type up struct{ Weight *tensor.Tensor }
 	m := struct {
 		Encoder *nn.Sequential
 		Query   *nn.Linear
-		Cell    *rnn
+		Cell    *nn.GRUCell
 		Head    *nn.Linear
 		Expand  *nn.Linear
-		Up      []up
+		Decoder *nn.Sequential
 	}{
 		Encoder: nn.NewSequential(
 			nn.NewConv2d(1, 16, 3, nn.Stride(2), nn.Padding(1)), &nn.ReLU{},
 			nn.NewConv2d(16, width, 3, nn.Stride(2), nn.Padding(1)), &nn.ReLU{}),
-		Query:  nn.NewLinear(hidden, width),
-		Cell:   newRNN(3, width, hidden),
-		Head:   nn.NewLinear(hidden, 10),
-		Expand: nn.NewLinear(hidden, width*8*8),
-		Up: []up{{nn.NewParameter(tensor.Zeros([]int{width, 16, 4, 4}))},
-			{nn.NewParameter(tensor.Zeros([]int{16, 1, 4, 4}))}},
+		Query:   nn.NewLinear(hidden, width),
+		Cell:    nn.NewGRUCell(width, hidden),
+		Head:    nn.NewLinear(hidden, 10),
+		Expand:  nn.NewLinear(hidden, width*8*8),
+		Decoder: nn.NewSequential(upsample(width, 16, nn.NoBias()), &nn.ReLU{}, upsample(16, 1, nn.NoBias()), &nn.Tanh{}),
 	}
 	x, y := n.floats(rows, 1, 32, 32), n.ints(10, rows)
 	return training(n, &m, adam, func() *tensor.Tensor {
@@ -90,12 +59,9 @@ func recurrentAttention(n *numbers) (step, error) {
 		for range looks {
 			score := m.Query.Forward(h).Unsqueeze(1).BMM(features).Mul(1 / math.Sqrt(width))
 			seen := score.Softmax(-1).BMM(features.Transpose(1, 2)).SqueezeDim(1)
-			h = seen.GRUCell(h, m.Cell.WeightIH, m.Cell.WeightHH, tensor.BIh(m.Cell.BiasIH), tensor.BHh(m.Cell.BiasHH))
+			h = m.Cell.Forward(seen, h)
 			loss = loss.Add(nn.CrossEntropy(m.Head.Forward(h), y))
 		}
-		d := m.Expand.Forward(h).View(-1, width, 8, 8)
-		d = d.ConvTranspose2d(m.Up[0].Weight, nil, tensor.Stride(2), tensor.Padding(1)).ReLU()
-		d = d.ConvTranspose2d(m.Up[1].Weight, nil, tensor.Stride(2), tensor.Padding(1)).Tanh()
-		return loss.Add(nn.MSELoss(d, x))
+		return loss.Add(nn.MSELoss(m.Decoder.Forward(m.Expand.Forward(h).View(-1, width, 8, 8)), x))
 	})
 }

@@ -8,28 +8,15 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// encoderLayer is torch.nn.TransformerEncoderLayer with its default post-norm and ReLU.
-type encoderLayer struct {
-	Attention    *nn.MultiheadAttention
-	FeedForward  *nn.Sequential
-	Norm1, Norm2 *nn.LayerNorm
-}
-
-func (l *encoderLayer) Forward(x *tensor.Tensor) *tensor.Tensor {
-	x = l.Norm1.Forward(nn.Residual(x, l.Attention))
-	return l.Norm2.Forward(nn.Residual(x, l.FeedForward))
-}
-
 // encoder trains a classifier on two transformer layers of width 128, 16 sequences of 32.
 func encoder(n *numbers) (step, error) {
-	m := struct {
-		Layers []*encoderLayer
-		Head   *nn.Linear
-	}{Head: nn.NewLinear(128, 10)}
-	for range 2 {
-		m.Layers = append(m.Layers, &encoderLayer{
-			nn.NewMultiheadAttention(128, 4, nn.BatchFirst()), layers(128, 512, 128), nn.NewLayerNorm(128), nn.NewLayerNorm(128)})
+	layer := func() *nn.TransformerEncoderLayer {
+		return nn.NewTransformerEncoderLayer(128, 4, nn.FeedForward(512), nn.DropoutP(0), nn.BatchFirst())
 	}
+	m := struct {
+		Layers []*nn.TransformerEncoderLayer
+		Head   *nn.Linear
+	}{[]*nn.TransformerEncoderLayer{layer(), layer()}, nn.NewLinear(128, 10)}
 	x, y := n.floats(16, 32, 128), n.ints(10, 16)
 	return training(n, &m, adam, func() *tensor.Tensor {
 		h := x
