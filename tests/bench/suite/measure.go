@@ -192,7 +192,7 @@ func buildCpp(ctx context.Context) (r record, err error) {
 	return timed(filepath.Join(dir, "suite"), func() error {
 		return os.Chtimes("tests/bench/suite/cpp/dense.cpp", time.Time{}, time.Now())
 	}, func() *exec.Cmd {
-		return exec.CommandContext(ctx, "ninja", "-C", dir, "suite")
+		return exec.CommandContext(ctx, "cmake", "--build", dir, "--target", "suite")
 	})
 }
 

@@ -9,7 +9,7 @@ mkdir -p $out
 go build -buildvcs=false -o $out/suite ./tests/bench/suite
 case " $* " in *" -help "* | *" --help "* | *" -h "*) exec $out/suite -help ;; esac
 echo "building the C++ arm …"
-cmake -S tests/bench/suite/cpp -B $out/cpp -G Ninja -DCMAKE_BUILD_TYPE=Release \
+cmake -S tests/bench/suite/cpp -B $out/cpp -DCMAKE_BUILD_TYPE=Release \
   -DLINSTOCK_CORE="${LINSTOCK_LIB:?run: make setup}" -DLINSTOCK_TORCH_ROOT="${LIBTORCH:?run: make setup}" >$out/cmake.log
-ninja -C $out/cpp suite >$out/ninja.log || { tail -30 $out/ninja.log; exit 1; }
+cmake --build $out/cpp --target suite --parallel "$(nproc)" >$out/build.log || { tail -30 $out/build.log; exit 1; }
 exec $out/suite "$@"
