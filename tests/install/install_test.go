@@ -226,9 +226,15 @@ func TestInstall(t *testing.T) {
 	m := newMachine(t)
 	m.serve()
 
-	// The module requires only package tensor, as README.md says.
-	if readme, err := os.ReadFile(filepath.Join(root(t), "README.md")); err != nil || !strings.Contains(string(readme), "\ngo get "+module+"/tensor\n") {
-		t.Errorf("README.md has another go get (%v)", err)
+	// At first the module requires only package tensor, as README.md says.
+	readme, err := os.ReadFile(filepath.Join(root(t), "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"go get " + module + "/tensor\n", "go mod tidy "} {
+		if !strings.Contains(string(readme), "\n"+command) {
+			t.Errorf("README.md does not have %q", command)
+		}
 	}
 	dir := m.project()
 	m.must(dir, "go", "get", module+"/tensor@"+release)
@@ -249,6 +255,20 @@ func TestInstall(t *testing.T) {
 	}
 	if out := m.must(dir, "go", "run", module+"/cmd/linstock", "doctor"); !strings.Contains(out, "no problems found") {
 		t.Errorf("doctor:\n%s", out)
+	}
+
+	t.Log("the program imports packages that need other modules than tensor")
+	more := "package main\n\nimport (\n"
+	for _, name := range []string{"checkpoint", "dist/dcp", "profiler"} {
+		more += "\t_ \"" + module + "/" + name + "\"\n"
+	}
+	if err := os.WriteFile(filepath.Join(dir, "more.go"), []byte(more+")\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	m.must(dir, "go", "mod", "tidy")
+	m.must(dir, "go", "build", "-o", "program", ".")
+	if out := m.must(dir, "./program"); out != answer {
+		t.Errorf("the program printed %q, want %q", out, answer)
 	}
 
 	t.Log("the second setup has nothing to do")
