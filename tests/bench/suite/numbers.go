@@ -8,7 +8,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// numbers is a sequence of pseudo-random numbers that cpp/numbers.h and py/numbers.py make too, bit for bit. Weights and
+// numbers is a sequence of pseudo-random numbers that cpp/suite.h and py/numbers_.py make too, bit for bit. Weights and
 // data come from it, so that a workload computes the same in each language. The i-th number is a hash of i.
 type numbers struct{ i uint32 }
 
