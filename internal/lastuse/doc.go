@@ -62,7 +62,8 @@
 //
 // An assignment releases the handles that the place held before, under the same conditions. An assignment to an element
 // or field releases the handle before if, in addition, no other element or field holds it. The index of such an element must
-// have the same value after the statement's calls.
+// have the same value after the statement's calls. A statement that assigns several values releases the handles that elements held before only if every other left
+// side is a variable that it assigns before the elements, or one that no code reads if the assignment of an element panics.
 //
 // A temporary is released when the call that it is an operand of has returned, unless that call returned the same handle.
 // If a result that is not a tensor may hold it, it is released when the call that borrows that result has returned or,
@@ -87,9 +88,10 @@
 //	train(mean(load()))
 //	train(tensor.LastUseAfter(mean(load().LastUseHold(&t1)), "main.go:8", &t1))
 //
-// A statement that assigns several values gives new variables to elements, which statements of their own assign then:
+// A statement that assigns several values gives new variables to elements, which one statement after it assigns, in their
+// order:
 //
-//	e1, e2 = cell(x, h[l], c[l]); h[l] = e1.LastUseElement("main.go:9", h, l); c[l] = e2.LastUseElement("main.go:9", c, l)
+//	e1, e2 = cell(x, h[l], c[l]); h[l], c[l] = e1.LastUseElement("main.go:9", h, l), e2.LastUseElement("main.go:9", c, l)
 //
 // Temporaries are stored where they are computed. No call moves, so that the order of evaluation is the program's. The
 // values of a return statement are stored in new variables, from left to right, where something is to be released after

@@ -771,12 +771,16 @@ func (b *body) assign(st *state, ev *event, out *output) {
 			}
 		}
 	}
-	for i, d := range ev.defs {
-		if d.weak {
-			a.overwritePart(i)
-		} else {
+	for _, d := range ev.defs {
+		switch {
+		case !d.weak:
 			a.overwrite(d)
+		case out != nil && d.pl.kind == structure:
+			out.overwriteField(st, ev, d, a.res)
 		}
+	}
+	if out != nil {
+		out.overwriteElements(st, ev, a.res)
 	}
 	arrays := make([]set, len(ev.defs))
 	for i, d := range ev.defs {
@@ -865,23 +869,6 @@ func (a *assignment) escapeInto(d def, r *result) {
 			a.out.left(use{w, stored("it is stored in a slice that other functions may hold"), a.ev.node.Pos()})
 		}
 		a.retain(st, w)
-	}
-}
-
-// overwritePart releases the value that the i-th assignment overwrites, of an element or field.
-func (a *assignment) overwritePart(i int) {
-	if a.out == nil {
-		return
-	}
-	d := a.ev.defs[i]
-	reaches := make([]set, len(a.res))
-	for k := range a.res {
-		reaches[k] = a.res[k].reach
-	}
-	if d.pl.kind == structure {
-		a.out.overwriteField(a.st, a.ev, d, reaches)
-	} else {
-		a.out.overwriteElement(a.st, a.ev, d, a.res[i].own, reaches)
 	}
 }
 

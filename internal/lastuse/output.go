@@ -336,70 +336,141 @@ func (o *output) loop(st *state, ev *event) {
 	}
 }
 
-// overwriteElement releases the handle that an element held before it is assigned.
-func (o *output) overwriteElement(st *state, ev *event, d def, own owned, reaches []set) {
+// overwriteElements releases the handles that elements held before ev assigned them, when all new values are known.
+func (o *output) overwriteElements(st *state, ev *event, res []result) {
 	b := o.body
-	elem, index := ast.Unparen(d.part).(*ast.IndexExpr)
 	as, ok := ev.node.(*ast.AssignStmt)
-	if o.dry || !index || !ok || as.Tok != token.ASSIGN || d.pl.kind != manyTensors || st.own[d.pl.id] == no || own != yes {
+	if o.dry || !ok || as.Tok != token.ASSIGN {
 		return
 	}
-	name := d.pl.v.Name()
-	left := func(why string) {
-		o.note(elem.Pos(), name+"[…]", false, "%s, so line %d does not release the element that it overwrites", why, o.line(as.End()-1))
+	releases := map[ast.Expr]string{}
+	for i, d := range ev.defs {
+		if elem, ok := d.part.(*ast.IndexExpr); ok {
+			if text := o.releaseElement(st, ev, i, res); text != "" {
+				releases[elem] = text
+			}
+		}
+	}
+	if len(releases) == 0 {
+		return
+	}
+	left := ""
+	switch rhs := ast.Unparen(as.Rhs[0]); {
+	case len(as.Lhs) > 1:
+		elements := b.elements(as, ev)
+		if len(elements) == 0 {
+			left = "the statement assigns several values"
+			break
+		}
+		o.assignAfter(ev, elements, releases)
+	case b.pkg.Info.Types[rhs].IsNil():
+		if b.withoutTemps {
+			left = "the package does not import package tensor"
+			break
+		}
+		none := o.name("n")
+		o.slots = append(o.slots, none)
+		o.edits = append(o.edits, edit{rhs.Pos(), rhs.End(), 3, len(o.edits), none + releases[ev.defs[0].part]})
+	default:
+		switch rhs.(type) {
+		case *ast.CallExpr, *ast.Ident, *ast.IndexExpr, *ast.SelectorExpr:
+			o.insert(rhs.End(), 0, releases[ev.defs[0].part])
+		default:
+			left = "the new value is no call or variable"
+		}
+	}
+	for _, d := range ev.defs {
+		if releases[d.part] == "" {
+			continue
+		}
+		if left != "" {
+			o.leaveElement(ev, d, left)
+			continue
+		}
+		o.note(d.part.Pos(), d.pl.v.Name()+"[…]", true, "the element is released when line %d assigns it again", o.line(as.End()-1))
+	}
+}
+
+// leaveElement records why the handle that an element held before d is left to scopes.
+func (o *output) leaveElement(ev *event, d def, why string) {
+	o.note(d.part.Pos(), d.pl.v.Name()+"[…]", false, "%s, so line %d does not release the element that it overwrites", why, o.line(ev.node.End()-1))
+}
+
+// releaseElement returns the call, of a method on the new value, that releases the handle that the i-th assignment of ev
+// overwrites, of an element. It returns "" if the handle is not released.
+func (o *output) releaseElement(st *state, ev *event, i int, res []result) string {
+	b, d := o.body, ev.defs[i]
+	elem := d.part.(*ast.IndexExpr)
+	if d.pl.kind != manyTensors || st.own[d.pl.id] == no || res[i].own != yes {
+		return ""
 	}
 	if st.own[d.pl.id] == maybe {
-		left("the function may not own the slice")
-		return
+		o.leaveElement(ev, d, "the function may not own the slice")
+		return ""
 	}
 	if !b.stable(elem.X) || !b.steady(elem.Index) {
-		left("a call may change the slice or the index")
-		return
+		o.leaveElement(ev, d, "a call may change the slice or the index")
+		return ""
 	}
-	for k, e := range ev.defs {
-		if e.part != d.part && reaches[k].has(d.pl.id) {
-			return // the statement moves it
+	for k := range ev.defs {
+		if k != i && res[k].reach.has(d.pl.id) {
+			return "" // the statement moves it
 		}
 	}
 	linked := false
 	st.links[d.pl.id].each(func(k int) { linked = linked || ev.live.has(k) })
 	if linked {
-		left("another variable may hold it")
-		return
+		o.leaveElement(ev, d, "another variable may hold it")
+		return ""
 	}
 	at := b.index(elem.Index, ev)
-	release := ".LastUseElement(" + o.at(as.End()-1) + ", " + name + ", " + at + ")"
-	switch rhs := ast.Unparen(d.rhs); {
-	case at == "":
-		left("its index cannot be repeated")
-		return
-	case len(as.Lhs) == 1 && b.pkg.Info.Types[rhs].IsNil():
-		if b.withoutTemps {
-			left("the package does not import package tensor")
-			return
-		}
-		none := o.name("n")
-		o.slots = append(o.slots, none)
-		o.edits = append(o.edits, edit{rhs.Pos(), rhs.End(), 3, len(o.edits), none + release})
-	case len(as.Lhs) == 1:
-		switch rhs.(type) {
-		case *ast.CallExpr, *ast.Ident, *ast.IndexExpr, *ast.SelectorExpr:
-			o.insert(rhs.End(), 0, release)
-		default:
-			left("the new value is no call or variable")
-			return
-		}
-	case !b.withoutTemps && ev.after.IsValid() && !b.assigns(as, elem) && !strings.Contains(b.pkg.text(elem), "\n"):
-		// The element is assigned by a statement of its own, when all values are known.
-		result := o.name("e")
-		o.slots = append(o.slots, result)
-		o.edits = append(o.edits, edit{elem.Pos(), elem.End(), 3, len(o.edits), result})
-		o.insert(ev.after, 1, "; "+b.pkg.text(elem)+" = "+result+release)
-	default:
-		left("the statement assigns several values")
-		return
+	if at == "" {
+		o.leaveElement(ev, d, "its index cannot be repeated")
+		return ""
 	}
-	o.note(elem.Pos(), name+"[…]", true, "the element is released when line %d assigns it again", o.line(as.End()-1))
+	return ".LastUseElement(" + o.at(ev.node.End()-1) + ", " + d.pl.v.Name() + ", " + at + ")"
+}
+
+// elements returns the elements on the left side of as that a statement after as can assign, when all values are known. It
+// returns none if that would change what the program sees: each other left side must be a variable that as assigns before
+// the elements, or one that no code reads if the assignment of an element panics.
+func (b *body) elements(as *ast.AssignStmt, ev *event) (list []ast.Expr) {
+	if b.withoutTemps || !ev.after.IsValid() {
+		return nil
+	}
+	for _, l := range as.Lhs {
+		l = ast.Unparen(l)
+		v, _ := b.plain(l)
+		id, name := l.(*ast.Ident)
+		switch {
+		case b.repeats(as, l):
+			list = append(list, l)
+		case name && id.Name == "_" || v != nil && len(list) == 0:
+		case v == nil || !b.stable(l) || b.defers && slices.Contains(b.results(), v):
+			return nil
+		}
+	}
+	return list
+}
+
+// repeats reports whether l, on the left side of as, is an element of a slice of tensors, and is the same one after as.
+func (b *body) repeats(as *ast.AssignStmt, l ast.Expr) bool {
+	elem, ok := l.(*ast.IndexExpr)
+	return ok && isTensors(b.pkg.Info.TypeOf(elem.X)) && b.stable(elem.X) && b.steady(elem.Index) && !b.assigns(as, elem) &&
+		!strings.Contains(b.pkg.text(elem), "\n")
+}
+
+// assignAfter gives the values of the elements to new variables, and inserts a statement after ev that assigns the elements
+// in their order.
+func (o *output) assignAfter(ev *event, elements []ast.Expr, releases map[ast.Expr]string) {
+	var left, right []string
+	for _, l := range elements {
+		value := o.name("e")
+		o.slots = append(o.slots, value)
+		o.edits = append(o.edits, edit{l.Pos(), l.End(), 3, len(o.edits), value})
+		left, right = append(left, o.body.pkg.text(l)), append(right, value+releases[l])
+	}
+	o.insert(ev.after, 1, "; "+strings.Join(left, ", ")+" = "+strings.Join(right, ", "))
 }
 
 // index returns the text of an index of type int with the value of e, which is steady, or "".
@@ -435,7 +506,7 @@ func (b *body) assigns(as *ast.AssignStmt, e ast.Expr) (found bool) {
 }
 
 // overwriteField releases the handle that a field held before ev assigned it, unless another field or variable holds it too.
-func (o *output) overwriteField(st *state, ev *event, d def, reaches []set) {
+func (o *output) overwriteField(st *state, ev *event, d def, res []result) {
 	b := o.body
 	if o.dry || st.own[d.pl.id] != yes || !st.held.has(d.pl.id) || !isTensor(b.pkg.Info.TypeOf(d.part)) || b.pkg.hasSlices(d.pl.v.Type()) ||
 		!ev.before.IsValid() || !ev.after.IsValid() || !b.names(d.pl, ev, ev.before) {
@@ -455,7 +526,7 @@ func (o *output) overwriteField(st *state, ev *event, d def, reaches []set) {
 	compare := func(w *place) { ok = ok && b.names(w, ev, ev.after) && u.add(b.pkg, w) }
 	assigned := map[*place]bool{d.pl: true}
 	for k, e := range ev.defs {
-		if e.pl != d.pl && !assigned[e.pl] && (e.weak || reaches[k].has(d.pl.id)) {
+		if e.pl != d.pl && !assigned[e.pl] && (e.weak || res[k].reach.has(d.pl.id)) {
 			compare(e.pl)
 		}
 		assigned[e.pl] = true

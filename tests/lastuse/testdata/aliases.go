@@ -944,6 +944,62 @@ func popped(x T) {
 	show(double[0])
 }
 
+// Several left sides: two that may be the same element, and one that may panic.
+
+func sameElement(i, j int, perm []int) {
+	ts := []T{mk(300), mk(301)}
+	ts[i], ts[j] = ts[j], nil
+	fmt.Println(ts[0] == nil, ts[1] == nil)
+	w := mk(302)
+	ts = []T{mk(303), mk(304)}
+	ts[i], ts[j] = w.Mul(2), w
+	show(ts[j])
+	ts = []T{mk(305), mk(306)}
+	ts[i], ts[j] = w, w.Mul(2)
+	show(ts[j])
+	show(w)
+	ts = []T{g0.Mul(2), g0.Mul(3)}
+	ts[i], ts[j] = g0, g0.Mul(4)
+	show(ts[j])
+	ts = []T{g0.Mul(2), g0.Mul(3)}
+	ts[i], ts[j] = g0.Mul(4), g0
+	show(ts[j])
+	show(g0)
+	ts = []T{mk(307), mk(308)}
+	ts[i], ts[perm[i]] = mk(309), mk(310)
+	show(ts[perm[i]])
+	h := []T{mk(311), mk(312)}
+	c := h
+	h[0], c[0] = mk(313), mk(314)
+	show(h[0])
+	h = []T{mk(315), mk(316)}
+	c = h
+	c[0], h[0] = g0, mk(317)
+	show(h[0])
+	show(g0)
+	h = []T{mk(318), mk(319)}
+	v := mk(320)
+	h[i], h[j] = v, mk(321)
+	show(h[j])
+	show(v)
+}
+
+// later shows what a statement assigned after an element for which it panicked.
+func later(i int, p *int, by map[string]int) (n int) {
+	ts, seen, count := []T{mk(341), mk(342)}, false, struct{ n int }{}
+	defer func() {
+		fmt.Println(recover() != nil, seen, count, n)
+	}()
+	ts[i], seen = mk(343), true
+	ts[i], count.n = mk(344), 1
+	ts[i], n = mk(345), 2
+	ts[i], by["a"] = mk(346), 1
+	ts[0], *p = mk(347), i
+	seen, ts[i+3] = false, mk(348)
+	show(ts[0])
+	return 3
+}
+
 func either(a, b T, first bool) T {
 	if first {
 		return a
@@ -1026,6 +1082,12 @@ func main() {
 		fmt.Println(largest([]int{1, 2}))
 		show(parenthesised(false))
 		popped(mk(1))
+		sameElement(0, 0, []int{0, 1})
+		sameElement(0, 1, []int{1, 0})
+		for i := range 3 {
+			n, by := 0, map[string]int{}
+			fmt.Println(later(i, &n, by), n, by)
+		}
 		operands(0)
 		operands(1)
 		z, text := partly(mk(132))
