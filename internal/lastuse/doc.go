@@ -60,9 +60,10 @@
 // So are functions with goto, functions too large to analyse, and handles in maps, arrays, channels, package variables
 // and behind pointers.
 //
-// An assignment releases the handles that the place held before, under the same conditions. An assignment to an element
-// or field releases the handle before if, in addition, no other element or field holds it. The index of such an element must
-// have the same value after the statement's calls. A statement that assigns several values releases the handles that elements held before only if every other left
+// An assignment releases the handles that the place held before, under the same conditions; not those of a slice if the
+// statement also assigns an element of its array. An assignment to an element or field releases the handle before if, in
+// addition, no other element or field holds it. The index of such an element must have the same value after the statement's
+// calls. A statement that assigns several values releases the handles that elements held before only if every other left
 // side is a variable that it assigns before the elements, or one that no code reads if the assignment of an element panics.
 //
 // A temporary is released when the call that it is an operand of has returned, unless that call returned the same handle.

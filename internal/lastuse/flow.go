@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"go/types"
 	"math/bits"
+	"slices"
 
 	"golang.org/x/tools/go/cfg"
 )
@@ -189,6 +190,12 @@ type event struct {
 	done   bool             // after is the end of a statement although node is nil
 	old    map[*place]*temp // the handles that an assignment in the header of an if or switch statement overwrites
 	blanks []*blank
+}
+
+// replaces reports whether ev also assigns the whole variable of which e assigns an element or field: its name may then
+// mean another array than the one in which e put its handle.
+func (ev *event) replaces(e def) bool {
+	return e.weak && slices.ContainsFunc(ev.defs, func(d def) bool { return !d.weak && d.pl == e.pl })
 }
 
 // block is a basic block of the graph. The first of its events is its start.
@@ -771,20 +778,20 @@ func (b *body) assign(st *state, ev *event, out *output) {
 			}
 		}
 	}
+	arrays := make([]set, len(ev.defs))
+	for i, d := range ev.defs {
+		arrays[i] = b.arrays(st, d)
+	}
 	for _, d := range ev.defs {
 		switch {
 		case !d.weak:
-			a.overwrite(d)
+			a.overwrite(d, arrays)
 		case out != nil && d.pl.kind == structure:
 			out.overwriteField(st, ev, d, a.res)
 		}
 	}
 	if out != nil {
 		out.overwriteElements(st, ev, a.res)
-	}
-	arrays := make([]set, len(ev.defs))
-	for i, d := range ev.defs {
-		arrays[i] = b.arrays(st, d)
 	}
 	a.relink()
 	if b.pkg.fault != forgetArrays {
@@ -872,12 +879,18 @@ func (a *assignment) escapeInto(d def, r *result) {
 	}
 }
 
-// overwrite releases the value that d overwrites, of a whole place.
-func (a *assignment) overwrite(d def) {
+// overwrite releases the value that d overwrites, of a whole place. arrays has the other places that may see what each
+// assignment of the event writes into an array.
+func (a *assignment) overwrite(d def, arrays []set) {
 	st, ev, pl := a.st, a.ev, d.pl
 	own := st.own[pl.id]
 	if own == no || !st.held.has(pl.id) || d.declare {
 		return
+	}
+	for k, e := range ev.defs {
+		if _, element := e.part.(*ast.IndexExpr); element && (e.pl == pl || arrays[k].has(pl.id)) {
+			return // the old slice may now hold a handle that is in use
+		}
 	}
 	if ev.old != nil && pl.kind == oneTensor && own == yes && a.names(pl, ev, ev.before) {
 		a.overwriteInHeader(pl)
@@ -923,6 +936,7 @@ func (a *assignment) holders(pl *place, pos token.Pos) (u unless, ok bool) {
 	for k, e := range a.ev.defs {
 		if a.res[k].reach.has(pl.id) && a.pkg.fault != forgetAssigned {
 			compare(e.pl)
+			ok = ok && !a.ev.replaces(e)
 		}
 	}
 	a.st.links[pl.id].each(func(w int) {

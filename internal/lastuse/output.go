@@ -526,8 +526,9 @@ func (o *output) overwriteField(st *state, ev *event, d def, res []result) {
 	compare := func(w *place) { ok = ok && b.names(w, ev, ev.after) && u.add(b.pkg, w) }
 	assigned := map[*place]bool{d.pl: true}
 	for k, e := range ev.defs {
-		if e.pl != d.pl && !assigned[e.pl] && (e.weak || res[k].reach.has(d.pl.id)) {
+		if e.pl != d.pl && (e.weak || res[k].reach.has(d.pl.id)) {
 			compare(e.pl)
+			ok = ok && !ev.replaces(e)
 		}
 		assigned[e.pl] = true
 	}

@@ -944,7 +944,7 @@ func popped(x T) {
 	show(double[0])
 }
 
-// Several left sides: two that may be the same element, and one that may panic.
+// Several left sides: two that may be the same element, one that may panic, an element and the variable of its slice.
 
 func sameElement(i, j int, perm []int) {
 	ts := []T{mk(300), mk(301)}
@@ -982,6 +982,35 @@ func sameElement(i, j int, perm []int) {
 	h[i], h[j] = v, mk(321)
 	show(h[j])
 	show(v)
+}
+
+func replacedSlices() {
+	w := mk(322)
+	ts := []T{mk(323), mk(324)}
+	ts[0], ts = w, make([]T, len(ts))
+	ts = []T{mk(325), mk(326)}
+	ts, ts[0] = make([]T, len(ts)), w
+	ts = []T{mk(327), mk(328)}
+	us := ts
+	show(us[0])
+	us[0], ts = w, make([]T, len(ts))
+	l := list{[]T{mk(329), mk(330)}}
+	l.Items[0], l = w, list{}
+	show(w)
+	ts = []T{mk(331), mk(332)}
+	us = ts
+	w, ts[0], ts = mk(333), w, nil
+	show(us[0])
+	show(w)
+	ts = []T{mk(334), mk(335)}
+	us = ts
+	s := state{mk(336), mk(337)}
+	s.X, ts, ts[0] = mk(338), nil, s.X
+	show(us[0])
+	show(s.X)
+	s.X, w, w = mk(339), mk(340), s.X
+	show(w)
+	fmt.Println(len(ts), len(l.Items))
 }
 
 // later shows what a statement assigned after an element for which it panicked.
@@ -1084,6 +1113,7 @@ func main() {
 		popped(mk(1))
 		sameElement(0, 0, []int{0, 1})
 		sameElement(0, 1, []int{1, 0})
+		replacedSlices()
 		for i := range 3 {
 			n, by := 0, map[string]int{}
 			fmt.Println(later(i, &n, by), n, by)
