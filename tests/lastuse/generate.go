@@ -476,8 +476,14 @@ func (g *generator) statement() {
 		g.line("}")
 		g.loop--
 	case 13:
-		if len(g.ss) == 0 || !nested || g.loop > 1 {
+		if !nested || g.loop > 1 {
 			return
+		}
+		if len(g.ss) == 0 || g.r.IntN(2) == 0 { // a slice that the function owns
+			s := declare("s")
+			g.line("%s := list(%s)", s, g.t(2))
+			g.line("_ = reads(%s)", s)
+			g.ss = append(g.ss, s)
 		}
 		g.loop++
 		v := declare("x")
@@ -537,9 +543,35 @@ func (g *generator) statement() {
 	case 16:
 		if len(g.ss) > 0 {
 			s := g.of(g.ss)
-			switch g.r.IntN(7) {
+			switch g.r.IntN(11) {
 			case 0:
 				g.line("%s[%d] = %s", s, g.r.IntN(2), g.t(2))
+			case 7, 8: // two elements that may be the same one
+				w, i := s, declare("i")
+				if g.r.IntN(2) == 0 {
+					w = declare("s")
+					g.line("%s := %s", w, s)
+				}
+				g.line("%s := r.n %% 2", i)
+				v := g.of(g.ts)
+				g.line("%s[%s], %s[0] = %s", s, i, w, g.of([]string{g.t(2) + ", " + v, v + ", " + g.t(2), g.t(1) + ", " + g.t(2), s + "[0], " + g.t(2)}))
+				g.line("r.show(%s[0])", s)
+			case 9, 10: // an element and its slice; an element, perhaps after the end, and a variable that other code reads
+				switch w := g.of(g.ss); g.r.IntN(4) {
+				case 0:
+					g.line("%s[0], %s = %s, list(%s)", w, s, g.of(g.ts), g.t(1))
+				case 1:
+					g.line("%s, %s[1] = list(%s), %s", s, w, g.t(1), g.of(g.ts))
+				default:
+					done := declare("done")
+					g.line("func() {")
+					g.line("\t%s, xs := false, list(%s)", done, g.t(1))
+					g.line("\tdefer func() { _ = recover(); fmt.Fprint(r, %s, \" \") }()", done)
+					g.line("\ti := r.n %% 3")
+					g.line("\txs[i], %s = %s, true", done, g.t(1))
+					g.line("\tr.show(xs[0])")
+					g.line("}()")
+				}
 			case 4: // an index that is computed, and a value that a variable holds
 				g.line("%s[%s] = %s", s, g.of([]string{"len(" + s + ")-1", "7%len(" + s + ")"}), g.of([]string{g.t(2), g.of(g.ts)}))
 			case 5: // several elements
