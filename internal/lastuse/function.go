@@ -248,19 +248,37 @@ func (p *Package) builtin(c *ast.CallExpr) string {
 	return ""
 }
 
-// findUnstable finds the variables that a call may change: those whose address is taken or that a function
-// literal names.
+// findUnstable finds the variables that a call may change: those whose address, or that of a part, is taken or that a
+// function literal names.
 func (b *body) findUnstable() {
 	b.unstable = map[types.Object]bool{}
-	note := func(e ast.Expr) {
-		if id, ok := ast.Unparen(e).(*ast.Ident); ok {
-			b.unstable[b.pkg.Info.ObjectOf(id)] = true
+	array := func(e ast.Expr) bool {
+		_, is := b.pkg.Info.TypeOf(e).Underlying().(*types.Array)
+		return is
+	}
+	var note func(e ast.Expr)
+	note = func(e ast.Expr) {
+		switch e := ast.Unparen(e).(type) {
+		case *ast.Ident:
+			b.unstable[b.pkg.Info.ObjectOf(e)] = true
+		case *ast.SelectorExpr:
+			if s := b.pkg.Info.Selections[e]; s != nil && !s.Indirect() {
+				note(e.X)
+			}
+		case *ast.IndexExpr:
+			if array(e.X) {
+				note(e.X)
+			}
 		}
 	}
 	each(b.block, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.UnaryExpr:
 			if n.Op == token.AND {
+				note(n.X)
+			}
+		case *ast.SliceExpr:
+			if array(n.X) {
 				note(n.X)
 			}
 		case *ast.SelectorExpr:

@@ -1016,9 +1016,15 @@ func replacedSlices() {
 // later shows what a statement assigned after an element for which it panicked.
 func later(i int, p *int, by map[string]int) (n int) {
 	ts, seen, count := []T{mk(341), mk(342)}, false, struct{ n int }{}
+	var one, two struct{ n [1]int }
+	field, part := &one.n[0], two.n[:]
 	defer func() {
-		fmt.Println(recover() != nil, seen, count, n)
+		fmt.Println(recover() != nil, seen, count, n, *field, part)
 	}()
+	if p == nil {
+		ts[i], one = mk(349), struct{ n [1]int }{[1]int{1}}
+	}
+	ts[i], two = mk(350), struct{ n [1]int }{[1]int{i}}
 	ts[i], seen = mk(343), true
 	ts[i], count.n = mk(344), 1
 	ts[i], n = mk(345), 2
@@ -1116,7 +1122,7 @@ func main() {
 		replacedSlices()
 		for i := range 3 {
 			n, by := 0, map[string]int{}
-			fmt.Println(later(i, &n, by), n, by)
+			fmt.Println(later(i, &n, by), later(i, nil, by), n, by)
 		}
 		operands(0)
 		operands(1)
