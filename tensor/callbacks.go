@@ -311,7 +311,7 @@ type hookList struct {
 
 func hooksOf(t *Tensor) hookList {
 	var m cshim.Meta
-	if t.meta("hook", &m) != nil {
+	if !t.peek(&m) {
 		return hookList{}
 	}
 	return hookList{m.Version, m.RequiresGrad, m.IsLeaf}

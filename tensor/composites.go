@@ -1,6 +1,10 @@
 package tensor
 
-import "math"
+import (
+	"math"
+
+	"github.com/linstock-ml/linstock/internal/handle"
+)
 
 // BroadcastShapes returns the shape to which tensors of the given shapes are broadcast. PyTorch:
 // torch.broadcast_shapes.
@@ -83,7 +87,7 @@ func (t *Tensor) PCALowRank(q int, center bool, niter int) (u, s, v *Tensor) {
 }
 
 func (t *Tensor) lowRank(op string, q, niter int, mean *Tensor, center bool) (u, s, v *Tensor) {
-	if t.Err() != nil {
+	if !handle.Usable(t) {
 		return three(passOn(op, t))
 	}
 	const most = 1000 // iterations: more would only take time

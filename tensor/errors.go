@@ -209,7 +209,7 @@ func deviceWithoutMemory(native *cshim.Error, operands []*Tensor) int32 {
 	}
 	for _, t := range operands {
 		var m cshim.Meta
-		if t == nil || t.fail != nil || t.meta("", &m) != nil {
+		if t == nil || !t.peek(&m) {
 			continue
 		}
 		if w := deviceOf(&m).word(); w>>8 == native.Device>>8 {

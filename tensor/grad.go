@@ -322,7 +322,7 @@ func ZeroGrads(ts []*Tensor, toNone bool) error {
 // RequiresGrad reports whether gradients are computed for t. PyTorch: Tensor.requires_grad.
 func (t *Tensor) RequiresGrad() bool {
 	var m cshim.Meta
-	return t.meta("RequiresGrad", &m) == nil && m.RequiresGrad
+	return t.peek(&m) && m.RequiresGrad
 }
 
 // RequiresGrad_ makes t, which must be a leaf, require a gradient, or with RequiresGrad_(false) not require one. It
@@ -344,13 +344,13 @@ func (t *Tensor) RequiresGrad_(on ...bool) *Tensor {
 // gradient. PyTorch: Tensor.is_leaf.
 func (t *Tensor) IsLeaf() bool {
 	var m cshim.Meta
-	return t.meta("IsLeaf", &m) == nil && m.IsLeaf
+	return t.peek(&m) && m.IsLeaf
 }
 
 // IsInference reports whether t was made in inference mode. PyTorch: Tensor.is_inference.
 func (t *Tensor) IsInference() bool {
 	var m cshim.Meta
-	return t.meta("IsInference", &m) == nil && m.IsInference
+	return t.peek(&m) && m.IsInference
 }
 
 // Version returns the number of in-place writes to t's storage. Unlike in Python, the operator that fills a new tensor,
@@ -358,7 +358,7 @@ func (t *Tensor) IsInference() bool {
 // released or nil. PyTorch: Tensor._version.
 func (t *Tensor) Version() int {
 	var m cshim.Meta
-	if t.meta("Version", &m) != nil {
+	if !t.peek(&m) {
 		return -1
 	}
 	return int(m.Version)

@@ -86,7 +86,7 @@ func (t *Tensor) String() string {
 	if err := t.meta("String", &m); err != nil {
 		return "tensor(<" + err.Error() + ">)"
 	}
-	shape, _, err := t.geometry("String")
+	shape, _, err := t.geometry("String", &m)
 	if err != nil {
 		return "tensor(<" + err.Error() + ">)"
 	}
@@ -243,7 +243,7 @@ func (t *Tensor) body(indent int) (string, error) {
 	if err := t.meta("String", &m); err != nil {
 		return "", err
 	}
-	shape, _, err := t.geometry("String")
+	shape, _, err := t.geometry("String", &m)
 	switch {
 	case err != nil:
 		return "", err

@@ -537,7 +537,7 @@ func (t *Tensor) moveTo(op string, to *Scope) error {
 // Keep removes t from all scopes and returns it. It then lives until Release, or until it becomes unreachable. If t is
 // failed, released or nil, the result is a failed tensor.
 func (t *Tensor) Keep() *Tensor {
-	if err := t.moveTo("Keep", nil); err != nil {
+	if t.handle() == 0 || t.moveTo("Keep", nil) != nil {
 		return passOn("Keep", t)
 	}
 	return t

@@ -207,6 +207,45 @@ func weighted(x, weight *Tensor) *Tensor {
 	return x.Unsqueeze(0).BinaryCrossEntropyWithLogits(x.Unsqueeze(0), Weight(weight))
 }
 
+// TestUnreadErrors tests that the error of a tensor counts as read only once the program has it: not after a call without
+// an error result, nor after one whose result carries it.
+func TestUnreadErrors(t *testing.T) {
+	begin(t)
+	at, pointers := FromSlice([]int{0, 1}, []int{1, 2}), FromSlice([]int{0, 1, 2}, []int{3})
+	defer at.Release()
+	defer pointers.Release()
+	indices := at.Reshape(2)
+	defer indices.Release()
+	for name, f := range map[string]func(bad *Tensor){
+		"SparseCOOTensor":                   func(bad *Tensor) { _ = SparseCOOTensor(at, bad, []int{3}).ToDense() },
+		"SparseCSRTensor of another dtype":  func(bad *Tensor) { _ = SparseCSRTensor(pointers, indices, bad, []int{2, 2}, Float64) },
+		"SVDLowRank":                        func(bad *Tensor) { _, _, _ = bad.SVDLowRank(2, 2, nil) },
+		"PCALowRank":                        func(bad *Tensor) { _, _, _ = bad.PCALowRank(2, true, 2) },
+		"Keep":                              func(bad *Tensor) { _ = bad.Keep() },
+		"MoveOut":                           func(bad *Tensor) { _ = bad.MoveOut() },
+		"Alias":                             func(bad *Tensor) { _ = bad.Alias() },
+		"Shape":                             func(bad *Tensor) { _ = bad.Shape() },
+		"Stride":                            func(bad *Tensor) { _ = bad.Stride() },
+		"Size":                              func(bad *Tensor) { _ = bad.Size(0) },
+		"Dim":                               func(bad *Tensor) { _ = bad.Dim() },
+		"Numel":                             func(bad *Tensor) { _ = bad.Numel() },
+		"DType":                             func(bad *Tensor) { _ = bad.DType() },
+		"Device":                            func(bad *Tensor) { _ = bad.Device() },
+		"Layout":                            func(bad *Tensor) { _ = bad.Layout() },
+		"IsContiguous":                      func(bad *Tensor) { _ = bad.IsContiguous() || bad.IsContiguous(ChannelsLast) },
+		"StorageOffset and StorageBytes":    func(bad *Tensor) { _ = bad.StorageOffset() + bad.StorageBytes() },
+		"SharesStorage":                     func(bad *Tensor) { _ = at.SharesStorage(bad) || bad.SharesStorage(at) },
+		"RequiresGrad, IsLeaf, IsInference": func(bad *Tensor) { _ = bad.RequiresGrad() || bad.IsLeaf() || bad.IsInference() },
+		"Version":                           func(bad *Tensor) { _ = bad.Version() },
+	} {
+		err := WithScope(func() error { f(Ones([]int{2}).Add(Ones([]int{3}))); return nil })
+		var e *Error
+		if !errors.As(err, &e) || e.Op != "Add" {
+			t.Errorf("after %s the scope returns %v", name, err)
+		}
+	}
+}
+
 func TestWithScope(t *testing.T) {
 	begin(t)
 	mine := errors.New("mine")

@@ -1,5 +1,7 @@
 package tensor
 
+import "github.com/linstock-ml/linstock/internal/handle"
+
 // SparseCOOTensor makes a sparse COO tensor of the given size. A column of indices (n, nnz) has the coordinates of a value
 // in the first n dimensions. Values (nnz, *) has the sizes of the other, dense dimensions. Values with the same
 // coordinates are added by Coalesce. Gradients reach values. Options: DType, to which values are converted; Device, to
@@ -7,7 +9,7 @@ package tensor
 func SparseCOOTensor(indices, values *Tensor, size []int, opts ...Option) *Tensor {
 	const op = "SparseCOOTensor"
 	for _, t := range []*Tensor{indices, values} {
-		if t.Err() != nil {
+		if !handle.Usable(t) {
 			return passOn(op, t)
 		}
 	}

@@ -347,8 +347,7 @@ func (t *Tensor) meta(op string, m *cshim.Meta) error {
 	}
 	ref := cshim.TensorMeta(t.h, m)
 	if ref != nil {
-		// Getters such as Shape and RequiresGrad have no error result. Try again, so that a transient failure does not
-		// become a wrong answer.
+		// Callers of peek have no error result. Try again, so that a transient failure does not become a wrong answer.
 		cshim.Take(ref)
 		ref = cshim.TensorMeta(t.h, m)
 	}
@@ -359,10 +358,19 @@ func (t *Tensor) meta(op string, m *cshim.Meta) error {
 	return nil
 }
 
+// peek is meta for a function without an error result, such as Shape: the error of a failed tensor stays unread.
+func (t *Tensor) peek(m *cshim.Meta) bool {
+	return (t == nil || t.fail == nil) && t.meta("", m) == nil
+}
+
 // Shape returns a copy of the sizes. It is nil for a scalar and for a tensor that is failed, released or nil. A
 // dimension in which the elements of a nested tensor differ has size -1.
 func (t *Tensor) Shape() []int {
-	s, _, _ := t.geometry("Shape")
+	var m cshim.Meta
+	if !t.peek(&m) {
+		return nil
+	}
+	s, _, _ := t.geometry("Shape", &m)
 	return s
 }
 
@@ -372,7 +380,7 @@ func (t *Tensor) IsSparse() bool { return t.Layout() == SparseCOO }
 // Layout returns how t is stored, and Strided if t is failed, released or nil. PyTorch: Tensor.layout.
 func (t *Tensor) Layout() Layout {
 	var m cshim.Meta
-	if t.meta("Layout", &m) != nil {
+	if !t.peek(&m) {
 		return Strided
 	}
 	return Layout(m.Layout)
@@ -380,15 +388,16 @@ func (t *Tensor) Layout() Layout {
 
 // Stride returns a copy of the strides, counted in elements. PyTorch: Tensor.stride.
 func (t *Tensor) Stride() []int {
-	_, s, _ := t.geometry("Stride")
+	var m cshim.Meta
+	if !t.peek(&m) {
+		return nil
+	}
+	_, s, _ := t.geometry("Stride", &m)
 	return s
 }
 
-func (t *Tensor) geometry(op string) (shape, stride []int, err error) {
-	var m cshim.Meta
-	if err := t.meta(op, &m); err != nil {
-		return nil, nil, err
-	}
+// geometry returns the sizes and strides of a tensor with the metadata m.
+func (t *Tensor) geometry(op string, m *cshim.Meta) (shape, stride []int, err error) {
 	n := int(m.NDim)
 	if Layout(m.Layout) == layoutNested {
 		shape = make([]int, min(n, len(m.Sizes)))
@@ -428,7 +437,7 @@ func asError(ref cshim.ErrorRef) error {
 // Dim returns the number of dimensions, or 0 for a tensor that is failed, released or nil. PyTorch: Tensor.dim.
 func (t *Tensor) Dim() int {
 	var m cshim.Meta
-	if t.meta("Dim", &m) != nil {
+	if !t.peek(&m) {
 		return 0
 	}
 	return int(m.NDim)
@@ -450,7 +459,7 @@ func (t *Tensor) Size(dim int) int {
 // Numel returns the number of elements, or 0 for a tensor that is failed, released or nil. PyTorch: Tensor.numel.
 func (t *Tensor) Numel() int {
 	var m cshim.Meta
-	if t.meta("Numel", &m) != nil {
+	if !t.peek(&m) {
 		return 0
 	}
 	return int(m.Numel)
@@ -460,7 +469,7 @@ func (t *Tensor) Numel() int {
 // Tensor.dtype.
 func (t *Tensor) DType() DType {
 	var m cshim.Meta
-	if t.meta("DType", &m) != nil {
+	if !t.peek(&m) {
 		return Invalid
 	}
 	return DType(m.DType)
@@ -469,7 +478,7 @@ func (t *Tensor) DType() DType {
 // Device returns the tensor's device, or CPU for a tensor that is failed, released or nil. PyTorch: Tensor.device.
 func (t *Tensor) Device() Device {
 	var m cshim.Meta
-	if t.meta("Device", &m) != nil {
+	if !t.peek(&m) {
 		return CPU
 	}
 	return deviceOf(&m)
@@ -495,11 +504,14 @@ func (t *Tensor) IsContiguous(format ...MemoryFormat) bool {
 			return false
 		}
 	}
-	if order == nil {
-		var m cshim.Meta
-		return t.meta("IsContiguous", &m) == nil && m.IsContiguous
+	var m cshim.Meta
+	if !t.peek(&m) {
+		return false
 	}
-	shape, stride, err := t.geometry("IsContiguous")
+	if order == nil {
+		return m.IsContiguous
+	}
+	shape, stride, err := t.geometry("IsContiguous", &m)
 	if err != nil || len(shape) != len(order) || len(stride) != len(order) {
 		return false
 	}
@@ -516,7 +528,7 @@ func (t *Tensor) IsContiguous(format ...MemoryFormat) bool {
 // StorageOffset returns the index of the first element in the storage, in elements. PyTorch: Tensor.storage_offset.
 func (t *Tensor) StorageOffset() int {
 	var m cshim.Meta
-	if t.meta("StorageOffset", &m) != nil {
+	if !t.peek(&m) {
 		return 0
 	}
 	return int(m.Offset)
@@ -525,13 +537,13 @@ func (t *Tensor) StorageOffset() int {
 // SharesStorage reports whether two tensors are views of the same storage, if it is not empty.
 func (t *Tensor) SharesStorage(other *Tensor) bool {
 	var a, b cshim.Meta
-	return t.meta("SharesStorage", &a) == nil && other.meta("SharesStorage", &b) == nil && a.Data != 0 && a.Data == b.Data
+	return t.peek(&a) && other.peek(&b) && a.Data != 0 && a.Data == b.Data
 }
 
 // StorageBytes returns the size in bytes of the storage of which t is a view.
 func (t *Tensor) StorageBytes() int {
 	var m cshim.Meta
-	if t.meta("StorageBytes", &m) != nil {
+	if !t.peek(&m) {
 		return 0
 	}
 	return int(m.Bytes)
@@ -601,10 +613,10 @@ func (t *Tensor) describe() string {
 		return "nil"
 	case t.fail != nil:
 		return "a failed tensor"
-	case t.meta("", &m) != nil:
+	case !t.peek(&m):
 		return "a released tensor"
 	}
-	shape, _, _ := t.geometry("")
+	shape, _, _ := t.geometry("", &m)
 	var b strings.Builder
 	b.WriteString(DType(m.DType).String() + "(")
 	for i, s := range shape {
