@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -76,7 +77,7 @@ func Redistribute(g *Group, x *tensor.Tensor, from, to Placement) *tensor.Tensor
 		if from.sharded {
 			y = apply(gathered{g: g, dim: source}, y)
 		}
-		if to.sharded && y.Err() == nil {
+		if to.sharded && handle.Usable(y) {
 			y = apply(split{g, target}, y)
 		}
 		return y

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
@@ -309,7 +310,7 @@ func (d *divided) forward(op string, x, weight, bias *tensor.Tensor) *tensor.Ten
 
 // join returns the result of a ColwiseParallel.
 func (d *divided) join(y *tensor.Tensor) *tensor.Tensor {
-	if d.out.sharded || y.Err() != nil {
+	if d.out.sharded || !handle.Usable(y) {
 		return y
 	}
 	return apply(gathered{g: d.g, dim: y.Dim() - 1}, y)
@@ -317,9 +318,9 @@ func (d *divided) join(y *tensor.Tensor) *tensor.Tensor {
 
 // sum returns the result of a RowwiseParallel, whose summand on this rank is y.
 func (d *divided) sum(op string, y, bias *tensor.Tensor) *tensor.Tensor {
-	if !d.out.sharded || y.Err() != nil {
+	if !d.out.sharded || !handle.Usable(y) {
 		y = apply(summed{d.g}, y)
-		if bias != nil && y.Err() == nil {
+		if bias != nil && handle.Usable(y) {
 			y = y.Add(bias.To(y.DType()))
 		}
 		return y

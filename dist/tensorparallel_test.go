@@ -569,6 +569,14 @@ func TestTensorParallelErrors(t *testing.T) {
 				t.Errorf("%s: no error", name)
 			}
 		}
+		for name, m := range map[string]nn.Layer{
+			"column": dist.NewColwiseParallel(g, linear(6, 6), dist.OutputLayouts(replicate)), "row": dist.NewRowwiseParallel(g, linear(12, 6)),
+		} {
+			wide := tensor.Ones([]int{2, 7}, tensor.Float64)
+			if err := tensor.WithScope(func() error { _ = m.Forward(wide); return nil }); !errors.Is(err, tensor.ErrArgument) {
+				t.Errorf("%s: the scope of a wide x returns %v", name, err)
+			}
+		}
 		col, row, seq := dist.NewColwiseParallel(g, linear(6, 6)), dist.NewRowwiseParallel(g, linear(12, 6)), dist.NewSequenceParallel(g, linear(6, 6))
 		if err := errors.Join(col.Err(), row.Err(), seq.Err(), g.Barrier(ctx), g.Close()); err != nil {
 			return err

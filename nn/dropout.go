@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -63,7 +64,7 @@ func (d *dropout) forward(op string, f func(*tensor.Tensor, float64, ...tensor.O
 	} else {
 		y = tidy(func(*tensor.Scope) *tensor.Tensor { return apply(x.Unsqueeze(0)).SqueezeDim(0) })
 	}
-	if !d.InPlace || y.Err() != nil || y == x {
+	if !d.InPlace || !handle.Usable(y) || y == x {
 		return y
 	}
 	y.Release()

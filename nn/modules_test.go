@@ -874,6 +874,18 @@ func TestInterpolateOfFailedTensors(t *testing.T) {
 	}
 }
 
+// TestDropoutInPlaceOfALeaf tests that a scope returns the error of a Dropout in place whose result is not used.
+func TestDropoutInPlaceOfALeaf(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		_ = (&nn.Dropout{P: 0.5, InPlace: true}).Forward(tensor.Ones([]int{2, 3}).RequiresGrad_())
+		return nil
+	})
+	if !errors.Is(err, tensor.ErrArgument) {
+		t.Errorf("the scope returns %v", err)
+	}
+}
+
 // TestAttentionOfNothing tests an empty batch and an empty sequence in every way of MultiheadAttention.
 func TestAttentionOfNothing(t *testing.T) {
 	leak.Check(t)
