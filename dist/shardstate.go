@@ -75,16 +75,16 @@ func FullStateDict(ctx context.Context, g *Group, model any, dst int) (map[strin
 	if err := nn.Check(model); err != nil {
 		return nil, err
 	}
-	for _, n := range nn.NamedModules(model) {
-		if l, ok := n.Module.(*nn.LoRALinear); ok && l.Merged() {
-			return nil, refuse.Error(op, tensor.ErrArgument, "the update of the LoRALinear %q is merged into its base, which the state would not show: "+
-				"Unmerge it first, or put its Base in its place", n.Name)
+	own := nn.StateDict(model)
+	if len(own) > 0 && own[0].Name == "" {
+		if err := own[0].Tensor.Err(); err != nil { // of a merged LoRALinear
+			return nil, refuse.Named(op, err)
 		}
 	}
 	owners, state := g.sharded(), map[string]*tensor.Tensor{}
 	done := map[*tensor.Tensor]*tensor.Tensor{}
 	begun := false // the first collective
-	for _, n := range nn.StateDict(model) {
+	for _, n := range own {
 		whole, again := done[n.Tensor]
 		owner := owners[n.Tensor]
 		for _, by := range sharding.Groups(n.Tensor) {
