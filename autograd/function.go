@@ -20,8 +20,9 @@ type Function interface {
 	// changes an input, and gradients are recorded, Apply returns an error.
 	Forward(ctx *Context, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error)
 	// Backward receives a gradient for each output and returns a gradient for each input, nil for none. An output that
-	// received no gradient gets zeros, or nil after ctx.SetMaterializeGrads(false). Backward runs in a scope on a thread of
-	// the autograd engine, in the Autocast regions in which Forward ran. With CreateGraph, its own operators are recorded.
+	// received no gradient gets zeros, or nil after ctx.SetMaterializeGrads(false), which outputs of layout SparseBSR or
+	// SparseBSC need, as in PyTorch: libtorch makes no zeros of these. Backward runs in a scope on a thread of the autograd
+	// engine, in the Autocast regions in which Forward ran. With CreateGraph, its own operators are recorded.
 	Backward(ctx *Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error)
 }
 
