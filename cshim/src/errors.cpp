@@ -158,6 +158,7 @@ ls_error *current_error() noexcept {
   } catch (const c10::AcceleratorError &e) {
     return of_device(e.what_without_backtrace(), e.get_error_code(), LS_ERR_DEVICE);
   } catch (const CaptureError &e) {
+    note_refusal();  // by the shim: CUDA does not know of it
     return make(LS_ERR_CAPTURE, e.what());
   } catch (const DeviceLost &e) {
     return make(LS_ERR_DEVICE_LOST, e.what(), e.error);
@@ -175,7 +176,8 @@ ls_error *current_error() noexcept {
     return make(LS_ERR_NOT_IMPLEMENTED, text.substr(0, text.find(" This could be because")));
   } catch (const c10::Error &e) {
     const char *text = e.what_without_backtrace();
-    if (has(text, {"during cuda graph capture", "outside graph capture"})) {
+    if (has(text, {"during cuda graph capture", "during graph capture", "during stream capture",
+                   "outside graph capture", "cannot be graph captured"})) {
       note_refusal();  // by libtorch: CUDA does not know of it
       return make(LS_ERR_CAPTURE, text);
     }

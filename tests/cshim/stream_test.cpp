@@ -79,8 +79,6 @@ TEST_F(StreamsDeathTest, ACaptureBelongsToAThreadAndADevice) {
         ls_pool pool;
         WANT(ls_graph_capturing() == 0);
         WANT(code(ls_graph_begin(cuda(0), &kNewPool, &g)) == 0 && ls_graph_capturing() == 1);
-        WANT(code(ls_graph_begin(cuda(1), &kNewPool, &other)) == LS_ERR_CAPTURE);
-        WANT(code(ls_graph_replay(g)) == LS_ERR_CAPTURE);
         elsewhere([&] {
           WANT(ls_graph_capturing() == 0);
           WANT(code(ls_graph_begin(cuda(0), &kNewPool, &other)) == LS_ERR_CAPTURE);
@@ -104,6 +102,25 @@ TEST_F(StreamsDeathTest, ACaptureBelongsToAThreadAndADevice) {
         ls_graph_free(g);
         ls_graph_free(0);
         WANT(devices_.graphs == 1);
+        _exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(StreamsDeathTest, ACaptureWithARefusedCallHasNoGraph) {
+  EXPECT_EXIT(
+      {
+        begin();
+        for (bool replays : {false, true}) {
+          ls_graph g = 0;
+          ls_graph other = 0;
+          ls_pool pool;
+          WANT(code(ls_graph_begin(cuda(0), &kNewPool, &g)) == 0);
+          WANT(code(replays ? ls_graph_replay(g) : ls_graph_begin(cuda(1), &kNewPool, &other)) == LS_ERR_CAPTURE);
+          WANT(ls_graph_capturing() == 1 && code(ls_graph_end(g, &pool)) == LS_ERR_CAPTURE);
+          WANT(ls_graph_capturing() == 0 && devices_.graphs == 0);
+          ls_graph_free(g);
+        }
         _exit(0);
       },
       ::testing::ExitedWithCode(0), "");

@@ -425,7 +425,8 @@ func unmapped(c *Control) error {
 	return errors.Join(err, other.Replay(), other.Close())
 }
 
-// waits: a call that would wait for the device is an error. Frees after it are safe, and the next capture works.
+// waits: a call that would wait for the device, or that cannot be captured for another reason, is an error, and there is no
+// graph. Frees after it are safe, and the next capture works.
 func waits(*Control) error {
 	d := tensor.CUDA(0)
 	side, err := cuda.NewStream(d)
@@ -454,6 +455,21 @@ func waits(*Control) error {
 	if err := event.Record(side); err != nil {
 		return err
 	}
+	captured := cuda.NewEvent()
+	defer captured.Close()
+	older, err := cuda.Capture(d, func() error {
+		s, err := cuda.CurrentStream(d)
+		if err != nil {
+			return err
+		}
+		return errors.Join(x.Add(1).Err(), captured.Record(s))
+	})
+	if err != nil {
+		return err
+	}
+	defer older.Close()
+	drawing, seed := tensor.NewGenerator(d), uint64(0)
+	defer drawing.Release()
 	for name, f := range map[string]func() error{
 		"Item":                          func() error { return second(x.Sum().Item()) },
 		"Data":                          func() error { return second(tensor.Data[float32](x)) },
@@ -473,6 +489,22 @@ func waits(*Control) error {
 		"Query of a stream":             func() error { return second(side.Query()) },
 		"Synchronize of an older event": event.Synchronize,
 		"Query of an older event":       func() error { return second(event.Query()) },
+		"Replay of an older graph":      older.Replay,
+		"Synchronize of the device on a stream beside the capture": func() error {
+			return cuda.WithStream(side, func() error { return tensor.Synchronize(d) })
+		},
+		"a wait for an event of another capture": func() error {
+			err := side.WaitEvent(captured)
+			if !cuda.IsCurrentStreamCapturing() {
+				return expect("WaitEvent outside of captures", err, tensor.ErrCapture)
+			}
+			return err
+		},
+		"a Capture": func() error {
+			inner, err := cuda.Capture(d, func() error { return x.Add(1).Err() })
+			return errors.Join(err, inner.Close())
+		},
+		"a new seed": func() error { seed++; return drawing.ManualSeed(seed).Err() },
 	} {
 		_, err := cuda.Capture(d, func() error {
 			// Freed at the end of the scope, after the call.
