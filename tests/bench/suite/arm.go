@@ -21,6 +21,8 @@ const warmUp = 20 * time.Millisecond
 //	steps N    the losses of N steps
 //	time N     nanoseconds a step, over N steps after those of 20 ms, in which threads wake and caches fill
 //	memory     the resident set in KiB with the library loaded, and its peak
+//
+// A second word after N names the optimizer, of which only Python has several.
 func runArm(name string, threads int) error {
 	w, err := find(name)
 	if err != nil {

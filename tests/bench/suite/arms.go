@@ -16,11 +16,11 @@ import (
 
 // A program computes a workload in a language. It answers lines as runArm says.
 type program struct {
-	argv []string // WORKLOAD, THREADS and OPTIMIZER stand for themselves
+	argv []string // WORKLOAD and THREADS stand for themselves
 	env  []string
 }
 
-// An arm is a column of the tables: a program, and how it runs an optimizer. Each is a process of its own.
+// An arm is a column of the tables: a program, and how it runs an optimizer.
 type arm struct {
 	name      string
 	program   string
@@ -58,7 +58,7 @@ func findArms() (arms, error) {
 		python = p
 	}
 	if _, err := os.Stat(python); err == nil {
-		a["python"] = program{[]string{python, "tests/bench/suite/py/main.py", "WORKLOAD", "THREADS", "OPTIMIZER"}, nil}
+		a["python"] = program{[]string{python, "tests/bench/suite/py/main.py", "WORKLOAD", "THREADS"}, nil}
 	} else {
 		fmt.Println("Python's PyTorch is not installed (make bench-setup): compared with C++ alone")
 	}
@@ -78,28 +78,26 @@ func (a arms) of(w workload) (list []arm) {
 // A process is a program that runs.
 type process struct{ *worker.Process }
 
-// start starts the process of an arm for a workload.
-func (a arms) start(ctx context.Context, w workload, c arm, threads int) (process, error) {
-	p := a[c.program]
+func (p program) start(ctx context.Context, w workload, threads int) (process, error) {
 	words := make([]string, len(p.argv))
 	for i, word := range p.argv {
-		words[i] = strings.NewReplacer("WORKLOAD", w.name, "THREADS", strconv.Itoa(threads), "OPTIMIZER", c.optimizer).Replace(word)
+		words[i] = strings.NewReplacer("WORKLOAD", w.name, "THREADS", strconv.Itoa(threads)).Replace(word)
 	}
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	cmd.Env = append(os.Environ(), p.env...)
 	cmd.Stderr = os.Stderr
 	// An interrupt from the terminal reaches the runner alone, which ends the arms.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	started, err := worker.Start(cmd)
-	return process{started}, err
+	c, err := worker.Start(cmd)
+	return process{c}, err
 }
 
 // ask sends a line and returns the numbers of the answer.
-func (p process) ask(command string, count int) ([]float64, error) {
+func (p process) ask(command string, count int, optimizer string) ([]float64, error) {
 	failed := func(err error) error {
 		return fmt.Errorf("%s, %s: %w", strings.Join(p.Args, " "), command, err)
 	}
-	if _, err := fmt.Fprintln(p.In, command, count); err != nil {
+	if _, err := fmt.Fprintln(p.In, command, count, optimizer); err != nil {
 		return nil, failed(err)
 	}
 	line, err := p.Out.ReadString('\n')

@@ -29,7 +29,7 @@ func (o options) measure(ctx context.Context, list []workload, a arms, results *
 			for _, w := range list {
 				for _, c := range a.of(w) {
 					cells = append(cells, cell{once(w, c), func(ctx context.Context) (record, error) {
-						return o.once(ctx, w, c, a)
+						return o.once(ctx, w, c, a[c.program])
 					}})
 				}
 			}
@@ -73,18 +73,18 @@ func (o options) measure(ctx context.Context, list []workload, a arms, results *
 
 // once runs some steps in a new process: their losses, how long the first took from the start of the process, and the
 // memory.
-func (o options) once(ctx context.Context, w workload, c arm, a arms) (r record, err error) {
+func (o options) once(ctx context.Context, w workload, c arm, p program) (r record, err error) {
 	start := time.Now()
-	running, err := a.start(ctx, w, c, 1)
+	running, err := p.start(ctx, w, 1)
 	if err != nil {
 		return r, err
 	}
 	defer running.End()
-	if r.Losses, err = running.ask("steps", 1); err != nil {
+	if r.Losses, err = running.ask("steps", 1, c.optimizer); err != nil {
 		return r, err
 	}
 	r.Start = time.Since(start).Seconds()
-	rest, err := running.ask("steps", o.steps-1)
+	rest, err := running.ask("steps", o.steps-1, c.optimizer)
 	if err != nil {
 		return r, err
 	}
@@ -92,7 +92,7 @@ func (o options) once(ctx context.Context, w workload, c arm, a arms) (r record,
 	if len(r.Losses) != o.steps {
 		return r, fmt.Errorf("%s, %s: %d losses, want %d", w.name, c.name, len(r.Losses), o.steps)
 	}
-	memory, err := running.ask("memory", 0)
+	memory, err := running.ask("memory", 0, "")
 	if err != nil {
 		return r, err
 	}
@@ -116,11 +116,13 @@ func (o options) round(ctx context.Context, w workload, threads int, a arms) (r 
 	}()
 	list := a.of(w)
 	for _, c := range list {
-		p, err := a.start(ctx, w, c, threads)
-		if err != nil {
-			return r, err
+		if _, ok := running[c.program]; !ok {
+			p, err := a[c.program].start(ctx, w, threads)
+			if err != nil {
+				return r, err
+			}
+			running[c.program] = p
 		}
-		running[c.name] = p
 	}
 	r.Times = map[string][]float64{}
 	// The first turn warms up: half as long.
@@ -131,7 +133,7 @@ func (o options) round(ctx context.Context, w workload, threads int, a arms) (r 
 			if turn == 0 {
 				count = (count + 1) / 2
 			}
-			ns, err := running[c.name].ask("time", count)
+			ns, err := running[c.program].ask("time", count, c.optimizer)
 			if err != nil {
 				return r, err
 			}
@@ -221,7 +223,7 @@ func (o options) writeGolden(ctx context.Context, list []workload, a arms) error
 	o.steps = 3
 	golden := map[string][]float64{}
 	for _, w := range list {
-		r, err := o.once(ctx, w, columns[1], a)
+		r, err := o.once(ctx, w, columns[1], a["c++ here"])
 		if err != nil {
 			return err
 		}

@@ -1,8 +1,9 @@
 """The Python arm of the suite.
 
-    main.py WORKLOAD THREADS OPTIMIZER
+    main.py WORKLOAD THREADS
 
-answers the lines of standard input as arm.go says. OPTIMIZER is default, fused or foreach."""
+answers the lines of standard input as arm.go says. The word after the number of steps names the optimizer: default,
+fused or foreach; each has a model of its own in this process."""
 import resource
 import sys
 import time
@@ -58,9 +59,15 @@ def value(x):
 
 
 def main():
-    step = WORKLOADS[sys.argv[1]](Numbers(), sys.argv[3])
+    steps = {}  # by optimizer
     for line in iter(sys.stdin.readline, ""):
-        command, count = line.split()
+        command, count, how = (line.split() + ["0", "default"][len(line.split()) - 1 :])[:3]
+        if command == "memory":
+            print(LIBRARY, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
+            continue
+        if how not in steps:
+            steps[how] = WORKLOADS[sys.argv[1]](Numbers(), how)
+        step = steps[how]
         if command == "steps":
             print(*(f"{value(step()):.9g}" for _ in range(int(count))), flush=True)
         elif command == "time":
@@ -71,8 +78,6 @@ def main():
             for _ in range(int(count)):
                 step()
             print(f"{(time.perf_counter() - start) / int(count) * 1e9:.1f}", flush=True)
-        elif command == "memory":
-            print(LIBRARY, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
         else:
             sys.exit(f"no command {command!r}")
 
