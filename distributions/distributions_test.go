@@ -1285,3 +1285,20 @@ func TestPeaks(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestUnreadErrors checks that a scope returns the error of a tensor that only package distributions has seen.
+func TestUnreadErrors(t *testing.T) {
+	leak.Check(t)
+	for name, f := range map[string]func(bad *tensor.Tensor){
+		"a check of an independent constraint": func(bad *tensor.Tensor) { constraints.Independent(constraints.Positive, 1).Check(bad) },
+		"a transform that caches":              func(bad *tensor.Tensor) { distributions.NewExpTransform(distributions.CacheSize(1)).Forward(bad) },
+	} {
+		err := tensor.WithScope(func() error {
+			f(tensor.FromSlice([]float64{1, 2}, []int{3}))
+			return nil
+		})
+		if !errors.Is(err, tensor.ErrShape) {
+			t.Errorf("%s: the scope returned %v", name, err)
+		}
+	}
+}

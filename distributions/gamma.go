@@ -6,6 +6,7 @@ import (
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/distributions/constraints"
 	"github.com/linstock-ml/linstock/internal/free"
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -26,7 +27,7 @@ func callOne(name string, args ...any) *tensor.Tensor {
 // sampleGamma draws from gamma distributions, with gradients. PyTorch: Gamma.rsample.
 func sampleGamma(concentration, rate *tensor.Tensor, shape []int) *tensor.Tensor {
 	v := callOne("aten::_standard_gamma", concentration.Expand(shape...)).Div(rate.Expand(shape...))
-	if clamped := v.Detach().ClampMin_(limits(v.DType()).tiny); clamped.Err() != nil {
+	if clamped := v.Detach().ClampMin_(limits(v.DType()).tiny); !handle.Usable(clamped) {
 		return clamped
 	}
 	return v

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/linstock-ml/linstock/distributions/constraints"
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -516,7 +517,7 @@ var lkjKind = &kind{
 		y := sampleDirichlet(tensor.Stack(both, tensor.Dim(-1)), append(slices.Clone(shape[:len(shape)-1]), 2)).Select(-1, 0).Unsqueeze(-1)
 		normal := tensor.Randn(shape, b.like()...).Tril(tensor.Diagonal(-1))
 		sphere := normal.Div(normal.LinalgVectorNorm(tensor.Dim(-1), tensor.KeepDim(true)))
-		if top := sphere.Select(-2, 0).Fill_(0.0); top.Err() != nil {
+		if top := sphere.Select(-2, 0).Fill_(0.0); !handle.Usable(top) {
 			return top
 		}
 		w := y.Sqrt().Mul(sphere)

@@ -76,7 +76,7 @@ type pair struct{ x, y *tensor.Tensor }
 
 // remember replaces the cached pair.
 func (t *transform) remember(x, y *tensor.Tensor) {
-	if !t.cached || x.Err() != nil || y.Err() != nil {
+	if !t.cached || !handle.Usable(x) || !handle.Usable(y) {
 		return
 	}
 	old := t.cache.Swap(&pair{x.Alias().Keep(), y.Alias().Keep()})

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/internal/repr"
 	"github.com/linstock-ml/linstock/tensor"
@@ -345,7 +346,7 @@ func Independent(base Constraint, n int) Constraint {
 	return &region{kind: KindIndependent, format: format, event: base.EventDim() + n, discrete: base.IsDiscrete(),
 		parts: []Constraint{base}, dim: n, check: func(v *tensor.Tensor) *tensor.Tensor {
 			each := base.Check(v)
-			if each.Err() != nil || each.Dim() < n {
+			if !handle.Usable(each) || each.Dim() < n {
 				return each
 			}
 			return all(each, n)
