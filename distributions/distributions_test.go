@@ -1297,7 +1297,7 @@ func TestUnreadErrors(t *testing.T) {
 			f(tensor.FromSlice([]float64{1, 2}, []int{3}))
 			return nil
 		})
-		if !errors.Is(err, tensor.ErrShape) {
+		if !errors.Is(err, tensor.ErrArgument) {
 			t.Errorf("%s: the scope returned %v", name, err)
 		}
 	}

@@ -699,8 +699,7 @@ func shared(c *Control) error {
 		if err := errors.Join(x.Add(1).Err(), event.Record(now)); err != nil {
 			return err
 		}
-		err = errors.Join(expect("WaitStream of the current stream of another goroutine", stream.WaitStream(now), tensor.ErrCapture),
-			expect("WaitEvent of another goroutine", elsewhere(func() error { return free.WaitEvent(event) }), tensor.ErrCapture))
+		err = expect("WaitEvent of another goroutine", elsewhere(func() error { return free.WaitEvent(event) }), tensor.ErrCapture)
 		if err != nil {
 			return err
 		}
@@ -728,14 +727,27 @@ func shared(c *Control) error {
 			return fmt.Errorf("NewStream returned %v, on which graphs are captured", s)
 		}
 	}
+	// A refused call of the captured function itself leaves no graph.
+	_, err = cuda.Capture(d, func() error {
+		now, err := cuda.CurrentStream(d)
+		return errors.Join(err, x.Add(1).Err(),
+			expect("WaitStream of the current stream of another goroutine", stream.WaitStream(now), tensor.ErrCapture))
+	})
+	if err := expect("Capture with a refused WaitStream", err, tensor.ErrCapture); err != nil {
+		return err
+	}
 	close(calls)
 	if err := errors.Join(<-ended, g.Close()); err != nil {
 		return err
 	}
-	// Once it has left, the stream can be captured. An event of the first capture does not belong to the second.
-	g, err = cuda.Capture(d, func() error {
+	// Once it has left, the stream can be captured. An event of the first capture does not belong to another.
+	_, err = cuda.Capture(d, func() error {
 		return errors.Join(expect("WaitEvent of another capture's event", stream.WaitEvent(event), tensor.ErrCapture), x.Add(1).Err())
 	}, cuda.On(stream))
+	if err := expect("Capture with a refused WaitEvent", err, tensor.ErrCapture); err != nil {
+		return err
+	}
+	g, err = cuda.Capture(d, func() error { return x.Add(1).Err() }, cuda.On(stream))
 	return errors.Join(err, g.Close())
 }
 
@@ -753,7 +765,7 @@ func hooked(c *Control) error {
 		return err
 	}
 	defer replay.Close()
-	called := 0
+	called, replays := 0, false
 	fork := func(grad *tensor.Tensor) (*tensor.Tensor, error) {
 		called++
 		now, err := cuda.CurrentStream(d)
@@ -771,23 +783,31 @@ func hooked(c *Control) error {
 		if err := cuda.WithStream(side, func() error { return grad.Add(1).Err() }); err != nil {
 			return nil, err
 		}
-		return nil, errors.Join(now.WaitStream(side), cuda.WithStream(now, func() error { return grad.Add(1).Err() }),
-			expect("Replay", replay.Replay(), tensor.ErrCapture))
-	}
-	g, err := cuda.Capture(d, func() error {
-		y := x.Mul(2)
-		if _, err := y.RegisterHook(fork); err != nil {
-			return err
+		err = errors.Join(now.WaitStream(side), cuda.WithStream(now, func() error { return grad.Add(1).Err() }))
+		if replays {
+			err = errors.Join(err, expect("Replay", replay.Replay(), tensor.ErrCapture))
 		}
-		return errors.Join(y.Sum().Backward(), x.SetGrad(nil))
-	})
+		return nil, err
+	}
+	capture := func() (*cuda.Graph, error) {
+		return cuda.Capture(d, func() error {
+			y := x.Mul(2)
+			if _, err := y.RegisterHook(fork); err != nil {
+				return err
+			}
+			return errors.Join(y.Sum().Backward(), x.SetGrad(nil))
+		})
+	}
+	g, err := capture()
 	if err != nil {
 		return err
 	}
 	if called != 1 || c.Invalidated() != 0 {
 		return fmt.Errorf("the hook was called %d times, %d captures made invalid", called, c.Invalidated())
 	}
-	return errors.Join(g.Replay(), g.Close())
+	replays = true
+	_, err = capture()
+	return errors.Join(expect("Capture with a refused Replay in a hook", err, tensor.ErrCapture), g.Replay(), g.Close())
 }
 
 // pool: no other tensor gets the memory of a graph until the graph is closed.
