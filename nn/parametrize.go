@@ -354,6 +354,7 @@ func (l *ParametrizationList) compute() *tensor.Tensor {
 	}
 	args := l.Originals
 	var y *tensor.Tensor
+	own := false // only code of this package has y
 	for _, p := range l.Parametrizations {
 		if p == nil {
 			return noModule(op)
@@ -363,9 +364,11 @@ func (l *ParametrizationList) compute() *tensor.Tensor {
 		if y == nil {
 			return refuse.Tensor(op, tensor.ErrNil, "%T returned nil", p)
 		}
-		if made != nil && made != y && factsOf(reflect.TypeOf(p)).library {
+		library := factsOf(reflect.TypeOf(p)).library
+		if library && own && made != y {
 			made.Release()
 		}
+		own = library && (own || !slices.Contains(args, y))
 		args = []*tensor.Tensor{y}
 	}
 	return y

@@ -815,6 +815,48 @@ func TestRemoveParametrizationsOfOnesOwn(t *testing.T) {
 	}
 }
 
+// passes is a parametrization that returns a tensor that it has not made: Kept, or the original.
+type passes struct {
+	Kept *tensor.Tensor `nn:",buffer"`
+}
+
+func (p *passes) Forward(originals ...*tensor.Tensor) *tensor.Tensor {
+	if p.Kept != nil {
+		return p.Kept
+	}
+	return originals[0]
+}
+
+// TestParametrizeAfterOnesOwn tests that a parametrization of the library leaves the result of a user's before it alone.
+func TestParametrizeAfterOnesOwn(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.Ones([]int{1, 3})
+		kept := tensor.Ones([]int{3, 3})
+		for what, own := range map[string]*passes{"the original": {}, "a tensor that it keeps": {kept}} {
+			p := nn.RegisterParametrization(nn.NewLinear(3, 3), "weight", own)
+			defer nn.Release(p)
+			again := nn.SpectralNorm(nn.RegisterParametrization(nn.SpectralNorm(p, "weight"), "weight", own), "weight")
+			if again != p {
+				return fmt.Errorf("%s: %w", what, again.Err())
+			}
+			nn.Eval(p)
+			for range 2 {
+				if err := p.Forward(x).Err(); err != nil {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			if err := errors.Join(p.Lists[0].Originals[0].Err(), kept.Err()); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestModeOfAParametrization tests that a parametrization begins in the mode of its layer.
 func TestModeOfAParametrization(t *testing.T) {
 	leak.Check(t)
