@@ -13,8 +13,9 @@ import (
 // Clone returns a deep copy of the module m: it has tensors of its own with m's values and the same RequiresGrad, and
 // tensors and modules that m has in several places are one in the copy too. Gradients are not copied. Unexported fields,
 // and those with the tag `nn:"-"`, are copied as by assignment, but mutexes in the copy are new: other goroutines may
-// apply m or set its mode meanwhile. If a tensor cannot be copied, such as one that dist.Shard has divided, the copy
-// has a failed tensor in its place, which Check reports. The copy of nil is nil. PyTorch: copy.deepcopy.
+// apply m or set its mode meanwhile. A mutex that guards what m and its copy share, such as a map in an unexported field,
+// must be behind a pointer. If a tensor cannot be copied, such as one that dist.Shard has divided, the copy has a failed
+// tensor in its place, which Check reports. The copy of nil is nil. PyTorch: copy.deepcopy.
 func Clone[T any](m T) T {
 	c := cloner{tensors: map[*tensor.Tensor]*tensor.Tensor{}, pointers: map[unsafePointer]reflect.Value{}}
 	out := copied(&c, m)

@@ -42,8 +42,10 @@ var errNoInverse = errors.New("there is no inverse")
 //
 //	conv := nn.WeightNorm(nn.NewConv1d(80, 512, 7), "weight")
 //
-// While a parameter is parametrized, its field in Layer holds a tensor without data on the meta device. PyTorch: the
-// ParametrizedLinear and its kin of torch.nn.utils.parametrize.
+// While a parameter is parametrized, its field in Layer holds a tensor without data on the meta device. Forward runs on a
+// shallow copy of Layer, so that goroutines can call it together: what Layer's Forward assigns to its own fields, such as
+// a counter, is lost. A layer with such state holds it behind a pointer, together with the mutex that guards it. PyTorch: the
+// ParametrizedLinear and its kin of torch.nn.utils.parametrize, which run the layer itself.
 type Parametrized struct {
 	Layer Layer
 	Lists []*ParametrizationList // by parameter, in the order of registration
@@ -137,8 +139,10 @@ func (p place) put(v reflect.Value, t *tensor.Tensor) {
 // RegisterParametrization makes the parameter of layer with the given name, such as "weight" or "weight_hh_l0", the result of
 // p, whose shape and dtype must be those of the parameter. If layer is a Parametrized, it gets the further parametrization
 // and is returned; otherwise the result is a new one around layer. p is put in the mode, training or evaluation, of a layer
-// that has a Mode; in a model in evaluation mode call Eval again for other layers. On failure the result carries the error
-// and layer is unchanged. PyTorch: torch.nn.utils.parametrize.register_parametrization.
+// that has a Mode; in a model in evaluation mode call Eval again for other layers. The result's Forward runs on a copy of
+// layer (see Parametrized): a layer of another package that has a mutex, or another value of package sync, not behind a
+// pointer is refused. On failure the result carries the error and layer is unchanged. PyTorch:
+// torch.nn.utils.parametrize.register_parametrization.
 func RegisterParametrization(layer Layer, name string, p Parametrization) *Parametrized {
 	return parametrize("RegisterParametrization", layer, name, p, nil, true)
 }
@@ -238,6 +242,9 @@ func parametrizable(op string, layer Layer, name string) (*tensor.Tensor, *Param
 	}
 	if inside {
 		return w, nil, nil
+	}
+	if held, is := synchronizer(v.Type().Elem()); is {
+		return nil, nil, refuse.Error(op, tensor.ErrArgument, "the %T has a %v, which its copy for each pass does not share: hold it by a pointer", layer, held)
 	}
 	var taken string
 	if _, _, _, ok := findFunc(v.Elem(), func(n string, t *tensor.Tensor) bool { taken = n; return isStandIn(t) }); ok {

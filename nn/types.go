@@ -104,6 +104,25 @@ func locks(t reflect.Type) bool {
 	return false
 }
 
+// synchronizer returns the type of package sync of which a value of type t has one in itself, not behind a pointer. Structs of
+// this package do not count.
+func synchronizer(t reflect.Type) (held reflect.Type, ok bool) {
+	switch {
+	case t.Kind() == reflect.Array:
+		return synchronizer(t.Elem())
+	case t.Kind() != reflect.Struct || t.PkgPath() == reflect.TypeFor[Linear]().PkgPath():
+		return nil, false
+	case t.PkgPath() == mutexType.PkgPath():
+		return t, true
+	}
+	for i := range t.NumField() {
+		if held, ok := synchronizer(t.Field(i).Type); ok {
+			return held, true
+		}
+	}
+	return nil, false
+}
+
 // isAtomic reports whether t is a type of sync/atomic, such as Bool.
 func isAtomic(t reflect.Type) bool { return t.PkgPath() == reflect.TypeFor[atomic.Bool]().PkgPath() }
 

@@ -857,6 +857,74 @@ func TestParametrizeAfterOnesOwn(t *testing.T) {
 	}
 }
 
+// tally counts behind a mutex.
+type tally struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (c *tally) add() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n++
+}
+
+type tallied struct {
+	nn.Linear
+	tally
+}
+
+func (l *tallied) Forward(x *tensor.Tensor) *tensor.Tensor {
+	l.add()
+	return l.Linear.Forward(x)
+}
+
+type talliedAside struct {
+	nn.Linear
+	count *tally
+}
+
+func (l *talliedAside) Forward(x *tensor.Tensor) *tensor.Tensor {
+	l.count.add()
+	return l.Linear.Forward(x)
+}
+
+type manyLocks struct {
+	nn.Linear
+	Locks [2]struct{ Of sync.RWMutex }
+}
+
+// TestParametrizeALayerWithAMutex tests that a layer is refused if its copy for a pass would have a mutex of its own, and
+// that a layer with the mutex behind a pointer counts its passes on several goroutines.
+func TestParametrizeALayerWithAMutex(t *testing.T) {
+	leak.Check(t)
+	l := nn.NewLinear(2, 2)
+	inside := nn.Linear{Weight: l.Weight, Bias: l.Bias}
+	for held, layer := range map[string]nn.Layer{"sync.Mutex": &tallied{Linear: inside}, "sync.RWMutex": &manyLocks{Linear: inside}} {
+		err := nn.WeightNorm(layer, "weight").Err()
+		if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "a "+held+",") {
+			t.Errorf("%T: %v", layer, err)
+		}
+	}
+	layer := &talliedAside{inside, &tally{}}
+	p := nn.WeightNorm(layer, "weight")
+	defer nn.Release(p)
+	var workers sync.WaitGroup
+	for range 2 {
+		workers.Go(func() {
+			for range 50 {
+				if err := tensor.WithScope(func() error { return p.Forward(tensor.Ones([]int{1, 2})).Err() }); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	if layer.count.n != 100 {
+		t.Errorf("%d passes were counted", layer.count.n)
+	}
+}
+
 // TestModeOfAParametrization tests that a parametrization begins in the mode of its layer.
 func TestModeOfAParametrization(t *testing.T) {
 	leak.Check(t)
