@@ -587,7 +587,8 @@ func IsParametrized(m any, name string) bool {
 // before the parametrization, so that an optimizer keeps it, unless there are several originals. The result is the layer
 // inside if no other parameter is parametrized, and the Parametrized otherwise. It also removes pruning and the forms with
 // deprecated names. PyTorch: torch.nn.utils.parametrize.remove_parametrizations, remove_weight_norm, remove_spectral_norm and
-// prune.remove.
+// prune.remove. These put the parameter behind the layer's others, while here it has its former place in Parameters: an
+// optimizer's state, which knows parameters by their numbers, does not pass from one to the other.
 func RemoveParametrizations(layer Layer, name string, leave bool) (Layer, error) {
 	const op = "RemoveParametrizations"
 	p, _ := layer.(*Parametrized)

@@ -925,6 +925,25 @@ func TestParametrizeALayerWithAMutex(t *testing.T) {
 	}
 }
 
+// TestPlaceOfARemovedParametrization tests that the parameter has its place among the others again.
+func TestPlaceOfARemovedParametrization(t *testing.T) {
+	leak.Check(t)
+	for what, p := range map[string]*nn.Parametrized{
+		"weight norm":   nn.WeightNorm(nn.NewLinear(2, 2), "weight"),
+		"spectral norm": nn.SpectralNorm(nn.NewLinear(2, 2), "weight", nn.OldNames()),
+		"pruning":       nn.PruneIdentity(nn.NewLinear(2, 2), "weight"),
+	} {
+		l, err := nn.RemoveParametrizations(p, "weight", true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nn.Release(l)
+		if names := nn.NamedParameters(l); len(names) != 2 || names[0].Name != "weight" || names[1].Name != "bias" {
+			t.Errorf("%s: the parameters are %v", what, names)
+		}
+	}
+}
+
 // TestModeOfAParametrization tests that a parametrization begins in the mode of its layer.
 func TestModeOfAParametrization(t *testing.T) {
 	leak.Check(t)
