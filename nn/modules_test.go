@@ -1055,3 +1055,26 @@ func TestComplexRecurrentLayers(t *testing.T) {
 		nn.Release(m)
 	}
 }
+
+// TestActivationOfATransformer tests that a layer whose activation is changed to an unknown one fails.
+func TestActivationOfATransformer(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.Ones([]int{3, 1, 4})
+		encoder, decoder := nn.NewTransformerEncoderLayer(4, 2, nn.FeedForward(4)), nn.NewTransformerDecoderLayer(4, 2, nn.FeedForward(4))
+		defer nn.Release(encoder)
+		defer nn.Release(decoder)
+		for name, known := range map[string]bool{"": true, "relu": true, "gelu": true, "silu": false} {
+			encoder.Activation, decoder.Activation = name, name
+			for _, y := range tensors(encoder.Forward(x), decoder.Forward(x, x)) {
+				if err := y.Err(); (err == nil) != known || !known && !strings.Contains(err.Error(), "Activation must be relu or gelu, got \"silu\"") {
+					t.Errorf("%q: %v", name, err)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -14,9 +14,8 @@ func transformer(op string, width, heads int, opts []Option, own ...string) *bui
 	b.heads(width, heads)
 	b.sizes("FeedForward", b.hidden)
 	b.positiveEps()
-	if b.activation != "" && b.activation != "relu" && b.activation != "gelu" {
-		b.fail("Activation must be relu or gelu, got %q", b.activation)
-	}
+	_, err := activate(op, b.activation)
+	b.note(err)
 	return b
 }
 
@@ -51,12 +50,15 @@ func (b *builder) norm(width int) *LayerNorm {
 	return l
 }
 
-// activate returns the activation by its name.
-func activate(name string) Layer {
-	if name == "gelu" {
-		return &GELU{}
+// activate returns the activation by its name, "" for the default.
+func activate(op, name string) (Layer, error) {
+	switch name {
+	case "", "relu":
+		return &ReLU{}, nil
+	case "gelu":
+		return &GELU{}, nil
 	}
-	return &ReLU{}
+	return nil, refuse.Error(op, tensor.ErrArgument, "Activation must be relu or gelu, got %q", name)
 }
 
 // whole returns an error if a part is nil, as in a zero value.
@@ -99,7 +101,7 @@ type TransformerEncoderLayer struct {
 	Norm1, Norm2       *LayerNorm
 	Dropout1, Dropout2 *Dropout
 	NormFirst          bool
-	Activation         string // "relu" or "gelu"
+	Activation         string // "relu" or "", or "gelu"
 	err                error
 }
 
@@ -144,6 +146,10 @@ func (l *TransformerEncoderLayer) ForwardMasked(x *tensor.Tensor, masks Masks) *
 	if err == nil {
 		err = whole(op, l.SelfAttn != nil, l.Linear1 != nil, l.Linear2 != nil, l.Norm1 != nil, l.Norm2 != nil, l.Dropout != nil, l.Dropout1 != nil, l.Dropout2 != nil)
 	}
+	var activation Layer
+	if err == nil {
+		activation, err = activate(op, l.Activation)
+	}
 	if err == nil {
 		err = refuse.Unusable(op, "", x)
 	}
@@ -152,7 +158,7 @@ func (l *TransformerEncoderLayer) ForwardMasked(x *tensor.Tensor, masks Masks) *
 	}
 	attention := internal(func(x *tensor.Tensor) *tensor.Tensor { return l.SelfAttn.Attend(x, x, x, masks) })
 	return then(addNorm(x, l.NormFirst, l.Norm1, attention, l.Dropout1), func(x *tensor.Tensor) *tensor.Tensor {
-		return addNorm(x, l.NormFirst, l.Norm2, l.Linear1, activate(l.Activation), l.Dropout, l.Linear2, l.Dropout2)
+		return addNorm(x, l.NormFirst, l.Norm2, l.Linear1, activation, l.Dropout, l.Linear2, l.Dropout2)
 	})
 }
 
@@ -167,7 +173,7 @@ type TransformerDecoderLayer struct {
 	Norm1, Norm2, Norm3          *LayerNorm
 	Dropout1, Dropout2, Dropout3 *Dropout
 	NormFirst                    bool
-	Activation                   string // "relu" or "gelu"
+	Activation                   string // "relu" or "", or "gelu"
 	err                          error
 }
 
@@ -212,6 +218,10 @@ func (l *TransformerDecoderLayer) ForwardMasked(x, memory *tensor.Tensor, self, 
 		err = whole(op, l.SelfAttn != nil, l.MultiheadAttn != nil, l.Linear1 != nil, l.Linear2 != nil, l.Norm1 != nil, l.Norm2 != nil, l.Norm3 != nil,
 			l.Dropout != nil, l.Dropout1 != nil, l.Dropout2 != nil, l.Dropout3 != nil)
 	}
+	var activation Layer
+	if err == nil {
+		activation, err = activate(op, l.Activation)
+	}
 	if err == nil {
 		err = refuse.Unusable(op, "", x)
 	}
@@ -227,7 +237,7 @@ func (l *TransformerDecoderLayer) ForwardMasked(x, memory *tensor.Tensor, self, 
 		return addNorm(x, l.NormFirst, l.Norm2, toMemory, l.Dropout2)
 	})
 	return then(x, func(x *tensor.Tensor) *tensor.Tensor {
-		return addNorm(x, l.NormFirst, l.Norm3, l.Linear1, activate(l.Activation), l.Dropout, l.Linear2, l.Dropout3)
+		return addNorm(x, l.NormFirst, l.Norm3, l.Linear1, activation, l.Dropout, l.Linear2, l.Dropout3)
 	})
 }
 
