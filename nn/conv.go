@@ -233,7 +233,7 @@ func (c *transposed) forward(op string, dims int, x *tensor.Tensor, size []int) 
 		return tensor.Failed(err)
 	}
 	extra := c.OutputPadding
-	if len(size) != 0 {
+	if size != nil {
 		var bad *tensor.Tensor
 		if extra, bad = c.extra(op, dims, x, size); bad != nil {
 			return bad

@@ -1056,6 +1056,28 @@ func TestComplexRecurrentLayers(t *testing.T) {
 	}
 }
 
+// TestForwardSizeWithoutASize tests that an output size without numbers is an error, as an empty output_size= is in PyTorch.
+func TestForwardSizeWithoutASize(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		for dims, c := range []interface {
+			ForwardSize(x *tensor.Tensor, size ...int) *tensor.Tensor
+		}{nn.NewConvTranspose1d(1, 1, 2), nn.NewConvTranspose2d(1, 1, 2), nn.NewConvTranspose3d(1, 1, 2)} {
+			defer nn.Release(c)
+			x := tensor.Ones([]int{1, 1, 3, 3, 3}[:3+dims])
+			for _, size := range [][]int{nil, {}} {
+				if err := c.ForwardSize(x, size...).Err(); !errors.Is(err, tensor.ErrArgument) {
+					t.Errorf("%T: %v", c, err)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestActivationOfATransformer tests that a layer whose activation is changed to an unknown one fails.
 func TestActivationOfATransformer(t *testing.T) {
 	leak.Check(t)
