@@ -124,6 +124,13 @@ func TestHookErrors(t *testing.T) {
 		if err := back.Forward(x).Sum().Backward(); !errors.Is(err, stop) || seen != 1 {
 			t.Errorf("the error of a backward hook: %v after %d calls", err, seen)
 		}
+		replaces := nn.NewHooked(linear)
+		if _, err := replaces.RegisterFullBackwardHook(func(_, out *tensor.Tensor) (*tensor.Tensor, error) { return out, nil }); err != nil {
+			return err
+		}
+		if err := replaces.Forward(x).Sum().Backward(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "must return nil") {
+			t.Errorf("a gradient for an input that needs none: %v", err)
+		}
 		if err := autograd.NoGrad(func() error { return back.Forward(x).Err() }); err != nil || seen != 1 {
 			t.Errorf("without gradients: %v after %d calls", err, seen)
 		}
