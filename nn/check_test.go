@@ -302,3 +302,41 @@ func explained(t *testing.T, part string) int64 {
 	}
 	return e.Part(part).Bytes
 }
+
+// TestCategoriesOfCopies tests that vram.Explain counts the tensors that nn makes in place of others by their roles.
+func TestCategoriesOfCopies(t *testing.T) {
+	leak.Check(t)
+	const n = 1 << 12
+	m := nn.NewBatchNorm1d(n)
+	defer nn.Release(m)
+	m.Weight.RequiresGrad_(false) // a frozen parameter is a weight, too
+	for what, f := range map[string]func() (*nn.BatchNorm1d, error){
+		"Clone": func() (*nn.BatchNorm1d, error) { return nn.Clone(m), nil },
+		"LoadStateDict": func() (*nn.BatchNorm1d, error) {
+			state := map[string]*tensor.Tensor{}
+			for _, x := range nn.StateDict(m) {
+				state[x.Name] = x.Tensor.Clone()
+			}
+			c := nn.NewBatchNorm1d(n, nn.Device(tensor.Meta))
+			return c, nn.LoadStateDict(c, state, nn.Assign(true))
+		},
+		"ToEmpty": func() (*nn.BatchNorm1d, error) {
+			c := nn.NewBatchNorm1d(n, nn.Device(tensor.Meta))
+			c.Weight.RequiresGrad_(false)
+			return c, nn.ToEmpty(c, tensor.CPU)
+		},
+	} {
+		weights, buffers := explained(t, vram.Weights), explained(t, vram.Buffers)
+		err := tensor.WithScope(func() error {
+			c, err := f()
+			defer nn.Release(c)
+			if weights, buffers := explained(t, vram.Weights)-weights, explained(t, vram.Buffers)-buffers; weights != 8*n || buffers != 8*n+8 {
+				t.Errorf("%s: %d bytes of weights, %d of buffers", what, weights, buffers)
+			}
+			return err
+		})
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

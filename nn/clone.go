@@ -7,7 +7,6 @@ import (
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/sharding"
 	"github.com/linstock-ml/linstock/tensor"
-	"github.com/linstock-ml/linstock/vram"
 )
 
 // Clone returns a deep copy of the module m: it has tensors of its own with m's values and the same RequiresGrad, and
@@ -19,6 +18,7 @@ import (
 func Clone[T any](m T) T {
 	c := cloner{tensors: map[*tensor.Tensor]*tensor.Tensor{}, pointers: map[unsafePointer]reflect.Value{}}
 	out := copied(&c, m)
+	track(out)
 	_ = flattenWeights(out) // on failure, the copy's passes copy the weights
 	return out
 }
@@ -64,7 +64,6 @@ func (c *cloner) tensor(t *tensor.Tensor) *tensor.Tensor {
 	} else {
 		copied.Keep()
 		copied.RequiresGrad_(t.RequiresGrad())
-		tensor.Track(vram.Weights, copied)
 		for _, g := range sharding.Groups(t) {
 			sharding.Mark(copied, g)
 		}

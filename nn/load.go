@@ -13,7 +13,6 @@ import (
 	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
-	"github.com/linstock-ml/linstock/vram"
 )
 
 // LoadOption is a keyword argument of LoadStateDict.
@@ -345,7 +344,6 @@ func assign(m any, state map[string]*tensor.Tensor, report *LoadReport) error {
 		}
 		made[n.Tensor] = t
 		failed = t.RequiresGrad_(n.Tensor.RequiresGrad()).Err() // false, too: it makes a frozen parameter
-		tensor.Track(vram.Weights, t)
 	}
 	if failed != nil {
 		for _, t := range made {
@@ -361,6 +359,7 @@ func assign(m any, state map[string]*tensor.Tensor, report *LoadReport) error {
 			}
 		}
 	}
+	track(m)
 	slices.Sort(report.Loaded)
 	report.Loaded = slices.Compact(report.Loaded)
 	report.Converted = nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // Layer is a module with one input and one output. If the input is a failed tensor, the output carries its error.
@@ -112,6 +113,18 @@ func listed(m any, last role) (out State) {
 	}}
 	w.walk(reflect.ValueOf(m), "")
 	return out
+}
+
+// track assigns the tensors of m to the categories of vram.Explain by their roles.
+func track(m any) {
+	w := walker{once: true, tensor: func(_ string, t *tensor.Tensor, r role) {
+		category := vram.Buffers
+		if r == parameter {
+			category = vram.Weights
+		}
+		tensor.Track(category, t)
+	}}
+	w.walk(reflect.ValueOf(m), "")
 }
 
 // Train puts m and its submodules in training mode, which enables dropout and makes batch norm use the batch's

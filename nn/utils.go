@@ -10,7 +10,6 @@ import (
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/internal/sharding"
 	"github.com/linstock-ml/linstock/tensor"
-	"github.com/linstock-ml/linstock/vram"
 )
 
 // GetTotalNorm returns the norm of ts as if they were one vector, as a scalar tensor on the device of the first; 0 for no
@@ -501,11 +500,6 @@ func ToEmpty(m any, device tensor.Device) error {
 			}
 			known[n.Tensor] = t.Keep()
 			old, made = append(old, n.Tensor), append(made, t)
-			category := vram.Buffers
-			if n.Tensor.RequiresGrad() {
-				category = vram.Weights
-			}
-			tensor.Track(category, t)
 			if err := t.RequiresGrad_(n.Tensor.RequiresGrad()).Err(); err != nil {
 				return err
 			}
@@ -520,6 +514,7 @@ func ToEmpty(m any, device tensor.Device) error {
 		for _, f := range set {
 			f()
 		}
+		track(m)
 	} else {
 		old = made
 	}
