@@ -104,7 +104,8 @@ func saveOptimizer(opt *optim.Optimizer, name string, to map[string]content) (er
 //
 // A type that has MarshalBinary, MarshalText or MarshalJSON, and its counterpart, is stored by the first of these
 // methods that it has, and read by UnmarshalJSON if it has that. A load replaces it as a whole. It is an error if the
-// two do not fit, as in slog.Level, or if the method is that of an embedded field and would not store the other fields.
+// two do not fit, as in slog.Level, if one panics, or if the method is that of an embedded field and would not store the
+// other fields.
 // A big.Int of more than 64 bits is an error, because numbers in a hostile file could take hours to read.
 //
 // A time.Time is restored with its instant and the offset of its zone, but not the zone's name, and in UTC if the

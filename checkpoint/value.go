@@ -87,12 +87,12 @@ func encode[T any](v *T) (content, error) {
 	if seconds {
 		mode = encodingUTC
 	}
-	text, err := mode.Marshal(v)
+	text, err := marshal(mode, v)
 	if err != nil {
 		return content{}, plain(err)
 	}
 	var back T
-	if err := decoding.Unmarshal(text, &back); err != nil {
+	if err := unmarshal(text, &back); err != nil {
 		return content{}, fmt.Errorf("it could not be read again: %w", plain(err))
 	}
 	return ofBytes(elementIndex("U8"), text), nil
@@ -121,7 +121,7 @@ func decode[T any](f *File, e *entry, v *T) error {
 			return err
 		}
 		var got T
-		if err := decoding.Unmarshal(text, &got); err != nil {
+		if err := unmarshal(text, &got); err != nil {
 			return plain(err)
 		}
 		if err := storable(reflect.ValueOf(&got).Elem(), 3*maxNesting, new(bool)); err != nil {
@@ -145,6 +145,24 @@ func decode[T any](f *File, e *entry, v *T) error {
 	}
 	*v = got.Interface().(T)
 	return nil
+}
+
+func marshal(mode cbor.EncMode, v any) (text []byte, err error) {
+	defer recovered(&err)
+	return mode.Marshal(v)
+}
+
+func unmarshal(text []byte, v any) (err error) {
+	defer recovered(&err)
+	return decoding.Unmarshal(text, v)
+}
+
+// recovered, deferred, turns the panic of a method that stores or reads a value into an error. The method of an embedded
+// pointer or interface panics if that is nil, as it is in a value that is read.
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("its method panicked: %v", p)
+	}
 }
 
 // restore sets to to from, but of a struct only the fields that are stored. The others may be in use, as a mutex is.
@@ -262,6 +280,8 @@ func toJSON(w io.Writer, r io.Reader) error {
 	return err
 }
 
+var errNesting = fmt.Errorf("it nests deeper than %d levels, or contains itself", maxNesting)
+
 // storable returns an error if v nests deeper than depth levels, or holds what would be lost. For a value that contains
 // itself package cbor would overflow the stack, which ends the process. It sets *seconds if v holds a time whose zone has an
 // offset with seconds.
@@ -271,7 +291,7 @@ func storable(v reflect.Value, depth int, seconds *bool) error {
 		return nil
 	}
 	if depth == 0 {
-		return fmt.Errorf("it nests deeper than %d levels, or contains itself", maxNesting)
+		return errNesting
 	}
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
@@ -309,7 +329,7 @@ func storable(v reflect.Value, depth int, seconds *bool) error {
 		if err := lost(t); err != nil {
 			return err
 		}
-		if err := promoted(v); err != nil || storesItself(t) {
+		if err := promoted(v, depth); err != nil || storesItself(t) {
 			return err
 		}
 		seen := 0
@@ -397,40 +417,45 @@ func clash(t reflect.Type, path string, within []reflect.Type, have map[string]s
 }
 
 // promoted returns an error if the method that stores v, a struct, belongs to an embedded field, and v has other
-// fields, which would be lost, or the field is an exported pointer, which would be nil when the method's counterpart is
-// called.
-func promoted(v reflect.Value) error {
+// fields, which would be lost. It follows embedded fields for depth levels.
+func promoted(v reflect.Value, depth int) error {
 	t := v.Type()
-	if !v.CanInterface() || !storesItself(t) {
+	m := storerOf(t)
+	if m == nil || !v.CanInterface() {
 		return nil
 	}
+	if depth == 0 {
+		return errNesting
+	}
 	for i := range t.NumField() {
-		if !t.Field(i).Anonymous {
+		if field := t.Field(i); !field.Anonymous || embeds(field) == t { // t has no method from a t in it
 			continue
 		}
 		c := reflect.New(t).Elem() // can be addressed
 		c.Set(v)
 		f := accessible(c.Field(i))
-		isNil := f.Kind() == reflect.Pointer && t.Field(i).IsExported()
 		if f.Kind() == reflect.Interface {
 			f = f.Elem()
 		}
 		if f = reflect.Indirect(f); !f.IsValid() {
 			continue
 		}
-		var err error
-		if f.Kind() == reflect.Struct {
-			err = promoted(f) // the method may belong to a field that f embeds
+		more, err := others(v, i, depth)
+		if err == nil && f.Kind() == reflect.Struct {
+			err = promoted(f, depth-1) // the method may belong to a field that f embeds
 		}
-		if isNil || others(v, i) {
+		if errors.Is(err, errNesting) {
+			return err
+		}
+		if more {
 			err = fmt.Errorf("%v is stored by the method of the embedded %v, which stores nothing else of it: name that field", t, f.Type())
 		}
 		if err == nil {
 			continue
 		}
-		whole, part := byMethods(v), byMethods(f)
-		first := slices.IndexFunc(whole[:], func(b []byte) bool { return b != nil })
-		if first >= 0 && part[first] != nil && bytes.Equal(whole[first], part[first]) {
+		whole, err1 := m.call(v)
+		part, err2 := m.call(f)
+		if err1 == nil && err2 == nil && bytes.Equal(whole, part) {
 			return err
 		}
 	}
@@ -438,48 +463,60 @@ func promoted(v reflect.Value) error {
 }
 
 // others reports whether a field of v, a struct, besides number i would be stored without a method and has a value.
-func others(v reflect.Value, i int) bool {
+func others(v reflect.Value, i, depth int) (bool, error) {
+	if depth == 0 {
+		return false, errNesting
+	}
 	for j := range v.NumField() {
 		f := v.Type().Field(j)
-		if j == i || !isStored(f) || v.Field(j).IsZero() {
+		switch {
+		case j == i || !isStored(f) || v.Field(j).IsZero():
 			continue
+		case f.IsExported():
+			return true, nil
 		}
-		if f.IsExported() || others(reflect.Indirect(v.Field(j)), -1) {
-			return true
+		if found, err := others(reflect.Indirect(v.Field(j)), -1, depth-1); found || err != nil {
+			return found, err
 		}
 	}
-	return false
+	return false, nil
 }
 
-// byMethods returns what the methods of v's type return that store v, in the order in which package cbor prefers them.
-func byMethods(v reflect.Value) (b [4][]byte) {
-	p := reflect.New(v.Type())
-	p.Elem().Set(v)
-	if m, ok := p.Interface().(cbor.Marshaler); ok {
-		b[0], _ = m.MarshalCBOR()
+// storer is an interface with a method that stores a value.
+type storer struct {
+	of   reflect.Type
+	call func(v reflect.Value) ([]byte, error)
+}
+
+// storers are in the order in which package cbor prefers them.
+var storers = []storer{newStorer(cbor.Marshaler.MarshalCBOR), newStorer(textual.BinaryMarshaler.MarshalBinary),
+	newStorer(textual.TextMarshaler.MarshalText), newStorer(json.Marshaler.MarshalJSON)}
+
+func newStorer[M any](method func(m M) ([]byte, error)) storer {
+	return storer{reflect.TypeFor[M](), func(v reflect.Value) (text []byte, err error) {
+		p := reflect.New(v.Type())
+		p.Elem().Set(v)
+		m, ok := p.Interface().(M)
+		if !ok {
+			return nil, errors.ErrUnsupported
+		}
+		defer recovered(&err)
+		return method(m)
+	}}
+}
+
+// storerOf returns the interface with the method that stores values of type t, or nil.
+func storerOf(t reflect.Type) *storer {
+	for i := range storers {
+		if reflect.PointerTo(t).Implements(storers[i].of) {
+			return &storers[i]
+		}
 	}
-	if m, ok := p.Interface().(textual.BinaryMarshaler); ok {
-		b[1], _ = m.MarshalBinary()
-	}
-	if m, ok := p.Interface().(textual.TextMarshaler); ok {
-		b[2], _ = m.MarshalText()
-	}
-	if m, ok := p.Interface().(json.Marshaler); ok {
-		b[3], _ = m.MarshalJSON()
-	}
-	return b
+	return nil
 }
 
 // storesItself reports whether t has a method that stores it.
-func storesItself(t reflect.Type) bool {
-	for _, m := range []reflect.Type{reflect.TypeFor[cbor.Marshaler](), reflect.TypeFor[textual.BinaryMarshaler](),
-		reflect.TypeFor[textual.TextMarshaler](), reflect.TypeFor[json.Marshaler]()} {
-		if reflect.PointerTo(t).Implements(m) {
-			return true
-		}
-	}
-	return false
-}
+func storesItself(t reflect.Type) bool { return storerOf(t) != nil }
 
 // flat reports whether t is a number, a string or a bool, or a slice or an array of these.
 func flat(t reflect.Type) bool {

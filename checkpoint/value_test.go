@@ -415,6 +415,55 @@ func (d *delegate) UnmarshalText(text []byte) error {
 	return d.clock.UnmarshalText(text)
 }
 
+// link does so with an exported pointer.
+type link struct{ *url.URL }
+
+func (l *link) UnmarshalBinary(text []byte) error {
+	l.URL = &url.URL{}
+	return l.URL.UnmarshalBinary(text)
+}
+
+// fragile stores nothing, and sturdy has a method of its own.
+type fragile struct{}
+
+func (fragile) MarshalText() ([]byte, error) { panic("stored as a fragile") }
+
+type sturdy struct {
+	fragile
+	N int
+}
+
+func (s sturdy) MarshalText() ([]byte, error)     { return fmt.Append(nil, s.N), nil }
+func (s *sturdy) UnmarshalText(text []byte) error { return json.Unmarshal(text, &s.N) }
+
+// Node stores its name alone.
+type Node struct {
+	*Node
+	Name string
+}
+
+func (n Node) MarshalText() ([]byte, error)     { return []byte(n.Name), nil }
+func (n *Node) UnmarshalText(text []byte) error { n.Name = string(text); return nil }
+
+// Left and Right, too, may contain themselves.
+type Left struct {
+	*Right
+	Name string
+}
+
+type Right struct{ *Left }
+
+func (l Left) MarshalText() ([]byte, error)     { return []byte(l.Name), nil }
+func (l *Left) UnmarshalText(text []byte) error { l.Name = string(text); return nil }
+func (r Right) MarshalText() ([]byte, error)    { return []byte(r.Name), nil }
+func (*Right) UnmarshalText(_ []byte) error     { return nil }
+
+// loop has no method.
+type loop struct {
+	*loop
+	Name string
+}
+
 // blank has a method that stores it as an empty text.
 type blank struct {
 	starts
@@ -460,7 +509,6 @@ func TestFieldsThatWouldBeLost(t *testing.T) {
 			netip.Addr
 			N int
 		}{address, 1}),
-		"stored by the method of the embedded url.URL": value(struct{ *url.URL }{&url.URL{Path: "x"}}), // and not a panic
 		"the embedded netip.Addr in": value(struct {
 			netip.Addr
 			netip.AddrPort
@@ -501,8 +549,78 @@ func TestFieldsThatWouldBeLost(t *testing.T) {
 	}
 	comesBack(t, named{clock{when}, 5})
 	comesBack(t, delegate{&clock{when}})
+	comesBack(t, link{&url.URL{Path: "x"}})
+	comesBack(t, sturdy{N: 5})
 	if _, err := again(t, "v", blank{Step: 1}); err != nil {
 		t.Error(err)
+	}
+}
+
+// A method that panics is an error of the save or load that calls it.
+func TestMethodsThatPanic(t *testing.T) {
+	leak.Check(t)
+	when := time.Unix(5, 0).UTC()
+	path := filepath.Join(t.TempDir(), "values")
+	type texts struct {
+		texter
+		N int
+	}
+	for name, part := range map[string]checkpoint.Part{
+		"an embedded interface":       value(texts{&clock{when}, 0}),
+		"an embedded pointer":         value(struct{ *clock }{&clock{when}}),
+		"an exported pointer":         value(struct{ *url.URL }{&url.URL{Path: "x"}}),
+		"within":                      value(map[string][]struct{ *clock }{"x": {{&clock{when}}}}),
+		"an embedded nil interface":   value(texts{nil, 0}),
+		"an embedded nil pointer":     value(delegate{}),
+		"a method that always panics": value(fragile{}),
+	} {
+		if err := checkpoint.SaveValues(path, part); err == nil || !strings.Contains(err.Error(), "its method panicked: ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := checkpoint.SaveValues(path, value(clock{when})); err != nil {
+		t.Fatal(err)
+	}
+	old := clock{time.Unix(6, 0).UTC()}
+	pointer, iface := struct{ *clock }{&old}, texts{&old, 7}
+	for name, part := range map[string]checkpoint.Part{"pointer": checkpoint.Value("v", &pointer), "interface": checkpoint.Value("v", &iface)} {
+		if err := checkpoint.LoadValues(path, part); err == nil || !strings.Contains(err.Error(), "its method panicked: ") {
+			t.Errorf("a load into an embedded %s: %v", name, err)
+		}
+	}
+	if pointer.clock != &old || iface != (texts{&old, 7}) || old.t != time.Unix(6, 0).UTC() {
+		t.Errorf("loads that failed have set %v, %v, %v", pointer, iface, old)
+	}
+}
+
+// A struct with a method may embed pointers that lead to itself.
+func TestEmbeddedCycles(t *testing.T) {
+	leak.Check(t)
+	path := filepath.Join(t.TempDir(), "values")
+	n := Node{Name: "x"}
+	n.Node = &n
+	if got, err := again(t, "v", n); err != nil || got != (Node{nil, "x"}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := again(t, "v", Node{&Node{nil, "x"}, "x"}); err != nil || got != (Node{nil, "x"}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	right := Right{&Left{}}
+	right.Left.Right = &right
+	r := loop{}
+	r.loop = &r
+	type holder struct {
+		clock
+		*loop
+	}
+	type texts struct{ texter }
+	self := &texts{}
+	self.texter = self
+	for name, part := range map[string]checkpoint.Part{"Right": value(right), "Left": value(*right.Left), "loop": value(holder{clock{}, &r}),
+		"an interface": checkpoint.Value("v", self)} {
+		if err := checkpoint.SaveValues(path, part); err == nil || !strings.Contains(err.Error(), "contains itself") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
