@@ -691,7 +691,7 @@ func TestHostileTransforms(t *testing.T) {
 			distributions.NewAffineTransform(nil, 1), distributions.NewAffineTransform(1, "x"), distributions.NewAffineTransform(1, 1, distributions.EventDim(-1)),
 			distributions.NewExpTransform(distributions.CacheSize(2)), distributions.NewExpTransform(distributions.Dim(1)), distributions.NewExpTransform(distributions.Option{}),
 			distributions.NewCatTransform(nil), distributions.NewCatTransform([]distributions.Transform{exp}, distributions.Lengths(1, 2)), distributions.NewCatTransform([]distributions.Transform{exp}, distributions.Lengths(-1)),
-			distributions.NewStackTransform(nil), distributions.NewStackTransform([]distributions.Transform{nil}), distributions.NewIndependentTransform(nil, 1), distributions.NewIndependentTransform(exp, -1),
+			distributions.NewStackTransform(nil), distributions.NewStackTransform([]distributions.Transform{nil}), distributions.NewIndependentTransform(nil, 1), distributions.NewIndependentTransform(exp, -1), distributions.NewIndependentTransform(exp, 1, distributions.CacheSize(2)),
 			distributions.NewReshapeTransform([]int{2}, []int{3}), distributions.NewReshapeTransform([]int{-2}, []int{-2}), distributions.NewCumulativeDistributionTransform(nil),
 			distributions.BijectTo(nil), distributions.BijectTo(constraints.Boolean), distributions.BijectTo(constraints.PositiveDefinite), distributions.TransformTo(constraints.Dependent),
 			distributions.NewComposeTransform(distributions.NewExpTransform(distributions.CacheSize(2)))} {

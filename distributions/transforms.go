@@ -980,7 +980,12 @@ type signed struct {
 }
 
 // Sign implements Transform.
-func (s signed) Sign() any { return s.sign() }
+func (s signed) Sign() any {
+	if s.err != nil {
+		return nil
+	}
+	return s.sign()
+}
 
 // Inv implements Transform.
 func (s signed) Inv() Transform { return &inverse{of: s} }
