@@ -812,6 +812,48 @@ func TestGradScalerWithMasterWeights(t *testing.T) {
 	}
 }
 
+// TestGradScalerPeak tests that a step with scaled float16 gradients has one float32 copy of them, as one without a scaler.
+func TestGradScalerPeak(t *testing.T) {
+	leak.Check(t)
+	for name, layout := range map[string]func(x *tensor.Tensor) *tensor.Tensor{
+		"dense": func(x *tensor.Tensor) *tensor.Tensor { return x }, "sparse": func(x *tensor.Tensor) *tensor.Tensor { return x.ToSparse() },
+	} {
+		peak := func(scaled bool) (most int64) {
+			err := tensor.WithScope(func() error {
+				p := tensor.Ones([]int{512, 512}, tensor.Float16).RequiresGrad_()
+				opt, err := optim.NewSGD([]*tensor.Tensor{p}, 0.5, optim.MasterWeights())
+				if err != nil {
+					return err
+				}
+				defer opt.Release()
+				s, err := optim.NewGradScaler()
+				if err != nil {
+					return err
+				}
+				step := func() error {
+					defer s.Update()
+					if scaled {
+						return s.Step(opt)
+					}
+					return opt.Step()
+				}
+				if err := errors.Join(p.SetGrad(layout(p.Detach().Clone())), step()); err != nil { // makes the state
+					return err
+				}
+				most, err = vram.Measure(vram.CPU, step)
+				return err
+			})
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			return most
+		}
+		if plain, scaled := peak(false), peak(true); plain < 1<<20 || scaled > plain+1<<16 {
+			t.Errorf("%s: a step takes %d bytes, with a scaler %d", name, plain, scaled)
+		}
+	}
+}
+
 // TestGradScalerPromotes tests the dtypes of scaled losses: the scale is a float32 tensor in PyTorch, so that a float16 loss
 // of shape () does not overflow.
 func TestGradScalerPromotes(t *testing.T) {

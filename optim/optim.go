@@ -672,7 +672,9 @@ func (b *Optimizer) stepSome(g *Group, bk *bucket, at []int, sparse, first bool)
 			scaled := b.inverse != 0 && grad.DType() == tensor.Float16
 			grad = grad.To(tensor.Float32)
 			if scaled {
-				grad = grad.Mul(b.inverse)
+				if err := elements(grad).Mul_(b.inverse).Err(); err != nil {
+					return undo(err)
+				}
 			}
 		}
 		bk.steps[i]++

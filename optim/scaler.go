@@ -153,11 +153,8 @@ func (s *GradScaler) unscale(op string, opt *Optimizer) error {
 				case g.DType() == tensor.Float16 && (op == "Unscale" || !halved[i]):
 					return refuse.Error(op, tensor.ErrArgument, "the gradient of parameter %d is float16, in which small ones round to 0 when they are unscaled: keep the parameters in float32, use MasterWeights without Unscale, or bfloat16 without a scaler", i)
 				}
-				if g.IsSparse() {
-					g = call("aten::_values", g) // its memory is the gradient's
-					if err := g.Err(); err != nil {
-						return err
-					}
+				if g = elements(g); g.Err() != nil {
+					return g.Err()
 				}
 				k := kind{g.Device(), g.DType() == tensor.Float16}
 				kinds[k] = append(kinds[k], g)

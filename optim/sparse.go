@@ -26,6 +26,14 @@ func call(name string, args ...any) *tensor.Tensor {
 	return t
 }
 
+// elements returns g if it is dense, and otherwise the tensor of its values, whose memory is g's.
+func elements(g *tensor.Tensor) *tensor.Tensor {
+	if g.IsSparse() {
+		return call("aten::_values", g)
+	}
+	return g
+}
+
 func newSparse(grad *tensor.Tensor, negate bool) (sparse, error) {
 	if negate {
 		grad = grad.Neg()
