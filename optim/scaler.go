@@ -208,7 +208,8 @@ func inAny(g sharding.Group, found bool, d tensor.Device) (bool, error) {
 
 // Step unscales the gradients, unless Unscale did, and calls opt.Step unless one is infinite or NaN. Float16 gradients of
 // parameters with MasterWeights stay scaled; only the step's float32 copies of them are unscaled. Other float16 gradients
-// are an error, although PyTorch takes them with fused optimizers. PyTorch: GradScaler.step.
+// are an error, although PyTorch takes them with fused optimizers. After an error try Step again, not opt.Step, for
+// which float16 gradients would still be scaled. PyTorch: GradScaler.step.
 func (s *GradScaler) Step(opt *Optimizer) error {
 	const op = "GradScaler.Step"
 	if s == nil || s.found == nil {
@@ -222,7 +223,7 @@ func (s *GradScaler) Step(opt *Optimizer) error {
 	if err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.stepped, opt) // it can be tried again; the gradients stay unscaled
+		delete(s.stepped, opt) // Step can be tried again: found has the scale that float16 gradients still have
 	}
 	return err
 }
