@@ -511,7 +511,11 @@ func (b *Optimizer) check(g *Group, at place, grad *tensor.Tensor, sparse bool) 
 		return refused("has shape %v, its %s has shape %v, of an earlier step: Release makes the optimizer begin again", p.Shape(), name, t.Shape())
 	}
 	for i := range bk.state {
-		if slot, t := &b.kind.Slots[i], bk.state[i][at.i]; t != nil && !slot.fits(p, t) {
+		slot, t := &b.kind.Slots[i], bk.state[i][at.i]
+		if t == nil || !slot.byShape && slot.Used != nil && !slot.Used(g, p) { // it may be of earlier settings
+			continue
+		}
+		if !slot.fits(p, t) {
 			return misfit(slot.Name, t)
 		}
 	}

@@ -149,6 +149,35 @@ func TestResizedState(t *testing.T) {
 	}
 }
 
+// TestResizedWithUnusedState tests that state that the settings no longer use does not prevent a step.
+func TestResizedWithUnusedState(t *testing.T) {
+	leak.Check(t)
+	p := ones(tensor.Float32)
+	defer p.Release()
+	opt, err := optim.NewSGD([]*tensor.Tensor{p}, 0.5, optim.Momentum(0.9))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Release()
+	setGrad(t, p, 1)
+	if err := errors.Join(opt.Step(), resize(p, 2)); err != nil {
+		t.Fatal(err)
+	}
+	group := opt.Groups()[0]
+	setGrad(t, p, 1)
+	group.Momentum = 0
+	if err := opt.Step(); err != nil {
+		t.Errorf("a step without momentum: %v", err)
+	}
+	golden.Exact(t, "the parameter", p, make([]float64, 6))
+	group.Momentum = 0.9
+	if err := opt.Step(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "momentum_buffer has shape [3], of an earlier step") {
+		t.Errorf("a step with momentum: %v", err)
+	}
+	golden.Exact(t, "the parameter after the error", p, make([]float64, 6))
+	opt.ZeroGrad()
+}
+
 // TestResizedInBackward tests the same for a step in the backward pass, and for LBFGS.
 func TestResizedInBackward(t *testing.T) {
 	leak.Check(t)
