@@ -10,7 +10,7 @@ var adagrad = &Algorithm{
 	Name:     "Adagrad",
 	Options:  []string{"lr_decay", "weight_decay", "initial_accumulator_value", "eps", "maximize"},
 	Defaults: Group{Eps: 1e-10},
-	Slots: []Slot{{Name: "sum", shape: (*tensor.Tensor).Shape, New: func(g *Group, p *tensor.Tensor) *tensor.Tensor {
+	Slots: []Slot{{Name: "sum", sameShape: true, New: func(g *Group, p *tensor.Tensor) *tensor.Tensor {
 		return p.FullLike(g.InitialAccumulatorValue)
 	}}},
 	Counts: true,

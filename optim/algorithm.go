@@ -61,10 +61,11 @@ type Slot struct {
 	// parameter p is its view as real numbers, as in Batch.
 	New func(g *Group, p *tensor.Tensor) *tensor.Tensor
 
-	counts  bool                         // a number of steps
-	scalar  bool                         // a number with scalarDType
-	byShape bool                         // Used depends on the parameter alone
-	shape   func(p *tensor.Tensor) []int // the tensor's; nil means p's, and with New any
+	counts    bool                         // a number of steps
+	scalar    bool                         // a number with scalarDType
+	byShape   bool                         // Used depends on the parameter alone
+	shape     func(p *tensor.Tensor) []int // the tensor's; nil means p's, and with New any
+	sameShape bool                         // p's shape, with New
 }
 
 // scalarDType returns the dtype of the numbers that PyTorch keeps as tensors in the state of a parameter.

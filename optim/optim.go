@@ -350,37 +350,45 @@ func (b *Optimizer) stepGroup(g *Group) error {
 	})
 }
 
-// stepFast steps a group whose parameters all have state. fast refuses the gradients of a bucket, but those of a later one
-// only once the first have changed.
+// stepFast steps a group whose parameters all have state. fast checks a bucket itself, but a later one only once the first
+// has changed.
 func (b *Optimizer) stepFast(g *Group) error {
-	if len(g.buckets) > 1 {
-		if err := tensor.WithScope(func() error { return b.checkGrads(g) }); err != nil {
+	for i := 1; i < len(g.buckets); i++ {
+		if err := b.checkGrads(g, g.buckets[i]); err != nil {
 			return err
 		}
 	}
 	for _, bk := range g.buckets {
 		if err := b.kind.fast(g, bk); err != nil {
+			if len(g.buckets) > 1 {
+				// The number of a parameter in err counts those of the bucket.
+				if inGroup := b.checkGrads(g, bk); inGroup != nil {
+					return inGroup
+				}
+			}
 			return err
 		}
 	}
 	return nil
 }
 
-// checkGrads returns an error if the algorithm cannot step the parameters of a group.
-func (b *Optimizer) checkGrads(g *Group) error {
-	grads, err := tensor.Grads(g.params)
-	if err != nil {
-		return err
-	}
-	for i, grad := range grads {
-		if grad == nil {
-			continue
-		}
-		if err := b.check(g, g.at[i], grad, grad.IsSparse()); err != nil {
+// checkGrads returns an error if the algorithm cannot step the parameters of a bucket.
+func (b *Optimizer) checkGrads(g *Group, bk *bucket) error {
+	return tensor.WithScope(func() error {
+		grads, err := tensor.Grads(bk.params)
+		if err != nil {
 			return err
 		}
-	}
-	return nil
+		for i, grad := range grads {
+			if grad == nil {
+				continue
+			}
+			if err := b.check(g, place{bk, i}, grad, grad.IsSparse()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 func (b *Optimizer) allStarted(g *Group) bool {
@@ -504,7 +512,8 @@ func (b *Optimizer) check(g *Group, at place, grad *tensor.Tensor, sparse bool) 
 	if b.inverse != 0 && grad.DType() == tensor.Float16 && !g.halved(bk) {
 		return refused("has a gradient in float16 that is still scaled, and no longer MasterWeights")
 	}
-	if !sameShape(p, grad) {
+	shape := shapeOf(p)
+	if shape.Dims < 0 || shapeOf(grad) != shape {
 		return refused("has shape %v, its gradient %v", p.Shape(), grad.Shape())
 	}
 	misfit := func(name string, t *tensor.Tensor) error {
@@ -515,24 +524,24 @@ func (b *Optimizer) check(g *Group, at place, grad *tensor.Tensor, sparse bool) 
 		if t == nil || !slot.byShape && slot.Used != nil && !slot.Used(g, p) { // it may be of earlier settings
 			continue
 		}
-		if !slot.fits(p, t) {
+		if !slot.fits(p, shape, t) {
 			return misfit(slot.Name, t)
 		}
 	}
-	if m := bk.masters[at.i]; m != nil && !sameShape(p, m) {
+	if m := bk.masters[at.i]; m != nil && shapeOf(m) != shape {
 		return misfit("float32 copy", m)
 	}
 	return nil
 }
 
-var sameShape = handle.SameShape.(func(a, b *tensor.Tensor) bool)
+var shapeOf = handle.ShapeOf.(func(t *tensor.Tensor) handle.Shape)
 
-// fits reports whether t, a tensor of a parameter's state, has the shape that p needs.
-func (s *Slot) fits(p, t *tensor.Tensor) bool {
+// fits reports whether t, a tensor of a parameter's state, has the shape that p, of the given shape, needs.
+func (s *Slot) fits(p *tensor.Tensor, shape handle.Shape, t *tensor.Tensor) bool {
 	if s.shape != nil {
 		return slices.Equal(t.Shape(), s.shape(p))
 	}
-	return s.New != nil || sameShape(p, t)
+	return s.New != nil && !s.sameShape || shapeOf(t) == shape
 }
 
 func (b *Optimizer) stepBucket(g *Group, bk *bucket) error {

@@ -178,6 +178,62 @@ func TestResizedWithUnusedState(t *testing.T) {
 	opt.ZeroGrad()
 }
 
+// TestResizedNumber tests that the error has the parameter's number in its group, also if others have another dtype.
+func TestResizedNumber(t *testing.T) {
+	leak.Check(t)
+	for name, create := range map[string]constructor{"Adam": optim.NewAdam, "SGD": optim.NewSGD} {
+		params := []*tensor.Tensor{ones(tensor.Float32), ones(tensor.Float64), ones(tensor.Float32)}
+		opt, err := create(params, 0.5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range params {
+			setGrad(t, p, 1)
+		}
+		if err := errors.Join(opt.Step(), resize(params[2], 2)); err != nil {
+			t.Fatal(name, err)
+		}
+		before := numbers(t, params, opt)
+		if err := opt.Step(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "parameter 2 has shape [6], its gradient [3]") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if after := numbers(t, params, opt); !slices.Equal(after, before) {
+			t.Errorf("%s: the step has changed\n%v to\n%v", name, before, after)
+		}
+		opt.ZeroGrad()
+		opt.Release()
+		for _, p := range params {
+			p.Release()
+		}
+	}
+}
+
+// TestResizedDimensions does so for a parameter with more dimensions than the metadata of a tensor has.
+func TestResizedDimensions(t *testing.T) {
+	leak.Check(t)
+	p := tensor.Ones([]int{1, 1, 1, 1, 1, 1, 1, 1, 2, 3}).RequiresGrad_().Keep()
+	defer p.Release()
+	opt, err := optim.NewSGD([]*tensor.Tensor{p}, 0.5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Release()
+	setGrad(t, p, 1)
+	if err := opt.Step(); err != nil {
+		t.Fatal(err)
+	}
+	p.RequiresGrad_(false)
+	_, err = tensor.Call("aten::resize_", p, []int{1, 1, 1, 1, 1, 1, 1, 1, 3, 2})
+	if err := errors.Join(err, p.RequiresGrad_().Err()); err != nil {
+		t.Fatal(err)
+	}
+	if err := opt.Step(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "its gradient") {
+		t.Error(err)
+	}
+	golden.Exact(t, "the parameter", p, slices.Repeat([]float64{0.5}, 6))
+	opt.ZeroGrad()
+}
+
 // TestResizedInBackward tests the same for a step in the backward pass, and for LBFGS.
 func TestResizedInBackward(t *testing.T) {
 	leak.Check(t)

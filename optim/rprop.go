@@ -12,7 +12,7 @@ var rprop = &Algorithm{
 	Defaults: Group{EtaMinus: 0.5, EtaPlus: 1.2, StepSizeMin: 1e-6, StepSizeMax: 50},
 	Slots: []Slot{
 		{Name: "prev"},
-		{Name: "step_size", shape: (*tensor.Tensor).Shape, New: func(g *Group, p *tensor.Tensor) *tensor.Tensor { return p.FullLike(g.LR) }},
+		{Name: "step_size", sameShape: true, New: func(g *Group, p *tensor.Tensor) *tensor.Tensor { return p.FullLike(g.LR) }},
 	},
 	Counts: true,
 	steady: true,

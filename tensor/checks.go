@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/handle"
 )
 
 // sameShape returns nil if ts have the same shape, and otherwise the failure to return. docs/decisions/0016 has the
@@ -40,11 +41,17 @@ func sameSizes(a, b *Tensor, ma, mb *cshim.Meta) bool {
 	return int(ma.NDim) <= len(ma.Sizes) || slices.Equal(a.Shape(), b.Shape()) // Sizes has the first of them
 }
 
-// sameShape reports whether two tensors are usable and have the same shape.
-func sameShape(a, b *Tensor) bool {
-	const op = "Shape"
-	var ma, mb cshim.Meta
-	return a.meta(op, &ma) == nil && b.meta(op, &mb) == nil && sameSizes(a, b, &ma, &mb)
+// comparableShape returns t's shape for comparisons.
+func comparableShape(t *Tensor) handle.Shape {
+	var m cshim.Meta
+	if t.meta("Shape", &m) != nil {
+		return handle.Shape{Dims: -1}
+	}
+	s := handle.Shape{Dims: int(m.NDim), First: m.Sizes}
+	if s.Dims > len(s.First) {
+		s.Rest = fmt.Sprint(t.Shape()[len(s.First):])
+	}
+	return s
 }
 
 // opSmoothL1LossBeta0 is SmoothL1Loss with Beta 0, as in PyTorch: the gradient of the operator is not 0 where x is the target.

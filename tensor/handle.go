@@ -58,7 +58,7 @@ func init() {
 	handle.RecordStream = recordStream
 	handle.WithHandles = withHandles
 	handle.RoundStochastic = roundStochastic
-	handle.SameShape = sameShape
+	handle.ShapeOf = comparableShape
 	handle.LinearActivation = linearActivation
 	handle.WithGrad = withGrad
 	handle.WithThread = withThread

@@ -53,10 +53,17 @@ var (
 	LinearActivation any // func(x, weight, bias *tensor.Tensor, a cshim.Activation) *tensor.Tensor
 	// Makes v reachable for as long as t is, or until drop is called; v may refer to t.
 	Hold any // func(t *tensor.Tensor, v any) (drop func())
-	// Reports whether two tensors are usable and have the same shape.
-	SameShape any // func(a, b *tensor.Tensor) bool
-	AdamStep  any // func(how Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error
+	// Returns t's shape, for comparisons.
+	ShapeOf  any // func(t *tensor.Tensor) Shape
+	AdamStep any // func(how Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error
 )
+
+// Shape is the shape of a tensor, for comparisons with ==. Dims is -1 if the tensor is not usable.
+type Shape struct {
+	Dims  int
+	First [8]int64 // the first sizes
+	Rest  string   // the others
+}
 
 // Adam holds the settings of AdamStep.
 type Adam struct {
