@@ -125,7 +125,7 @@ func trainAndSave(ctx context.Context, r *run) error {
 	}
 	first := r.step
 	err := r.train(ctx, newReport(r))
-	return resume.End(err, "step", first, r.step, r.options.steps, r.save)
+	return resume.End(ctx, err, "step", first, r.step, r.options.steps, r.save)
 }
 
 // finish prints the validation loss and a sample.

@@ -99,7 +99,7 @@ func (a *agent) trainAndSave(ctx context.Context, o options, report func(episode
 	}
 	first := a.episode
 	err = a.train(ctx, o, report)
-	return resume.End(err, "episode", first, a.episode, o.Episodes, func() error {
+	return resume.End(ctx, err, "episode", first, a.episode, o.Episodes, func() error {
 		return checkpoint.SaveTraining(path, &a.memory, a.opt, parts...)
 	})
 }

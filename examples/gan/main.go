@@ -108,7 +108,7 @@ func (g *gan) trainAndSave(ctx context.Context, pictures *data.Loader, o options
 	}
 	first := len(g.lossD)
 	err = g.trainWithReport(ctx, pictures, o.steps)
-	return resume.End(err, "step", first, len(g.lossD), o.steps, func() error {
+	return resume.End(ctx, err, "step", first, len(g.lossD), o.steps, func() error {
 		return checkpoint.SaveTraining(path, &g.networks, g.optG, parts...)
 	})
 }

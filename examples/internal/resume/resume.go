@@ -31,9 +31,11 @@ func Continues[S comparable](path string, fresh bool, settings S) (bool, error) 
 }
 
 // End saves a training that has ended with err after the steps, or games, from first to done of total. It saves after an
-// interrupt, too, and returns an error then, because Kubernetes and Slurm take success for the end of the job.
-func End(err error, what string, first, done, total int, save func() error) error {
-	if err != nil && !errors.Is(err, context.Canceled) {
+// interrupt, which has ended ctx, too, and returns an error then, because Kubernetes and Slurm take success for the end of
+// the job.
+func End(ctx context.Context, err error, what string, first, done, total int, save func() error) error {
+	// The cause of a signal's context is context.Canceled only in later releases of Go 1.26.
+	if err != nil && !errors.Is(err, ctx.Err()) && !errors.Is(err, context.Cause(ctx)) {
 		return err
 	}
 	// Without a step there is nothing new, and with -fresh the model there is better.

@@ -50,24 +50,32 @@ func TestContinues(t *testing.T) {
 // TestEnd tests that a training that has taken a step is saved, unless it has failed, and that an interrupt stays an error.
 func TestEnd(t *testing.T) {
 	leak.Check(t)
-	failed, full := errors.New("failed"), errors.New("the disk is full")
+	failed, full, signal := errors.New("failed"), errors.New("the disk is full"), errors.New("interrupt signal received")
+	going := t.Context()
+	ended, cancel := context.WithCancelCause(t.Context())
+	cancel(signal)
 	for _, c := range []struct {
+		ctx         context.Context
 		err         error
 		first, done int
 		save        error
 		saves       bool
 		want        string
 	}{
-		{nil, 0, 5, nil, true, "<nil>"},
-		{nil, 5, 5, nil, false, "<nil>"},
-		{nil, 0, 5, full, true, "the disk is full"},
-		{failed, 0, 3, nil, false, "failed"},
-		{fmt.Errorf("the loader: %w", context.Canceled), 0, 3, nil, true, "interrupted after step 3 of 5; run it again, without -fresh, to continue"},
-		{context.Canceled, 3, 3, nil, false, "interrupted without a new step; nothing was saved"},
-		{context.Canceled, 0, 3, full, true, "the disk is full"},
+		{going, nil, 0, 5, nil, true, "<nil>"},
+		{going, nil, 5, 5, nil, false, "<nil>"},
+		{going, nil, 0, 5, full, true, "the disk is full"},
+		{going, failed, 0, 3, nil, false, "failed"},
+		{going, context.Canceled, 0, 3, nil, false, "context canceled"},
+		{ended, fmt.Errorf("the loader: %w", signal), 0, 3, nil, true, "interrupted after step 3 of 5; run it again, without -fresh, to continue"},
+		{ended, context.Canceled, 0, 3, nil, true, "interrupted after step 3 of 5; run it again, without -fresh, to continue"},
+		{ended, signal, 3, 3, nil, false, "interrupted without a new step; nothing was saved"},
+		{ended, signal, 0, 3, full, true, "the disk is full"},
+		{ended, failed, 0, 3, nil, false, "failed"},
+		{ended, nil, 0, 5, nil, true, "<nil>"},
 	} {
 		saved := false
-		err := End(c.err, "step", c.first, c.done, 5, func() error {
+		err := End(c.ctx, c.err, "step", c.first, c.done, 5, func() error {
 			saved = true
 			return c.save
 		})
