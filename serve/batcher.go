@@ -219,9 +219,12 @@ func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 	}
 	r := &request[In, Out]{ctx: ctx, in: in, answered: make(chan struct{})}
 	if t, ok := any(in).(*tensor.Tensor); ok {
-		alias := t.Alias().Keep()
-		if err := alias.Err(); err != nil { // it would fail the whole batch
+		if err := refuse.Unusable("Do", "", t); err != nil { // it would fail the whole batch
 			return out, err
+		}
+		alias := t.Alias().Keep()
+		if err := alias.Err(); err != nil {
+			return out, refuse.Named("Do", err)
 		}
 		r.in = any(alias).(In)
 		defer func() {

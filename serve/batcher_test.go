@@ -542,8 +542,8 @@ func TestFailureReachesTheWholeBatch(t *testing.T) {
 	})
 }
 
-// TestTensorsWithoutValue tests that a request whose tensor is failed, released or nil gets an error, and that the others do
-// not.
+// TestTensorsWithoutValue tests that a request whose tensor is failed, released or nil gets an error, which is the tensor's
+// own or names Do, and that the others do not.
 func TestTensorsWithoutValue(t *testing.T) {
 	leak.Check(t)
 	x := tensor.Ones([]int{2})
@@ -561,9 +561,17 @@ func TestTensorsWithoutValue(t *testing.T) {
 	for b.Stats().Waiting == 0 {
 		runtime.Gosched()
 	}
-	for want, in := range map[error]*tensor.Tensor{tensor.ErrArgument: tensor.FromSlice([]float32{1}, []int{2}), tensor.ErrReleased: released, tensor.ErrNil: nil} {
-		if _, err := b.Do(t.Context(), in); !errors.Is(err, want) { // otherwise the queue would be full
-			t.Errorf("got %v, want %v", err, want)
+	for _, c := range []struct {
+		in   *tensor.Tensor
+		op   string
+		kind error
+	}{
+		{tensor.FromSlice([]float32{1}, []int{2}), "FromSlice", tensor.ErrArgument}, {released, "Do", tensor.ErrReleased}, {nil, "Do", tensor.ErrNil},
+	} {
+		_, err := b.Do(t.Context(), c.in)
+		var e *tensor.Error
+		if !errors.As(err, &e) || e.Op != c.op || !errors.Is(err, c.kind) { // otherwise the queue would be full
+			t.Errorf("got %v, want an error of %s, %v", err, c.op, c.kind)
 		}
 	}
 	running.Go(b.Run)
