@@ -44,8 +44,8 @@ func newDoctor() *cobra.Command {
 tensor: the tools; libtorch's libraries and the shim, against their manifests; that
 libtorch can be opened and computes; and its OpenMP runtime. If libtorch fails, doctor
 compares the content of all libraries with what was installed; if the process that
-opened it died or did not end, doctor first looks for an environment variable without
-which it computes.
+opened it died or did not end, doctor makes a second attempt, and then looks for an
+environment variable without which it computes.
 
 It exits with status 1 if something needed is missing or does not work, and prints
 the command that fixes it.`,
@@ -300,16 +300,20 @@ func runtimeFindings(ctx context.Context, shim string, source libtorch.Source) [
 		return append(findings, finding{"computing", bad, "this linstock was built without cgo", cgoHint()})
 	}
 	r, err := probe(ctx, nil)
+	once := false
 	if errors.Is(err, errDied) || errors.Is(err, errSlow) {
 		// A second attempt tells a cause that stays from memory that was short or a machine that was busy.
 		again, lasting := probe(ctx, nil)
-		if lasting != nil {
+		switch {
+		case lasting != nil:
 			if names := culprits(ctx); len(names) > 0 {
 				list := strings.Join(names, " ")
 				return append(findings, finding{"computing", bad, fmt.Sprintf("%v; it computes without %s", err, list), "unset " + list})
 			}
-		} else if errors.Is(err, errSlow) {
+		case errors.Is(err, errSlow):
 			r, err = again, nil
+		default:
+			once, err = true, fmt.Errorf("%w; a second attempt computed", err)
 		}
 	}
 	if err != nil {
@@ -320,14 +324,16 @@ func runtimeFindings(ctx context.Context, shim string, source libtorch.Source) [
 		if r.Remedy != "" && !strings.HasPrefix(r.Remedy, "run: ") {
 			return append(findings, finding{"computing", bad, err.Error(), r.Remedy})
 		}
-		fix := setupCommand()
+		fix := setupCommand() + " --force"
 		if os.Getenv(locate.EnvLib) != "" && !inCache(shim) {
-			return append(findings, finding{"computing", bad, err.Error(), setupFix()})
+			fix = setupFix()
+		} else if changed := libtorch.Changed(ctx, source); changed != nil {
+			return append(findings, finding{"computing", bad, err.Error(), ""}, finding{"libraries", bad, changed.Error(), setupCommand() + " --verify"})
 		}
-		if changed := libtorch.Changed(ctx, source); changed != nil {
-			return append(findings, finding{"computing", bad, err.Error(), ""}, finding{"libraries", bad, changed.Error(), fix + " --verify"})
+		if once {
+			fix = "run doctor again, with more free memory: a system that is short of memory ends processes"
 		}
-		return append(findings, finding{"computing", bad, err.Error(), fix + " --force"})
+		return append(findings, finding{"computing", bad, err.Error(), fix})
 	}
 	findings = append(findings,
 		finding{"opened", good, "libtorch " + r.Torch, ""},

@@ -83,8 +83,11 @@ func probe(ctx context.Context, without []string) (runtimeReport, error) {
 		case limited.Err() != nil:
 			return report, fmt.Errorf("%w %v", errSlow, probeLimit)
 		}
-		first, _, _ := strings.Cut(strings.TrimSpace(errs.String()), "\n")
-		return report, fmt.Errorf("%w (%w): %s", errDied, err, first)
+		err = fmt.Errorf("%w (%w)", errDied, err)
+		if first, _, _ := strings.Cut(strings.TrimSpace(errs.String()), "\n"); first != "" {
+			err = fmt.Errorf("%w: %s", err, first)
+		}
+		return report, err
 	}
 	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
 		return report, fmt.Errorf("probe: %w", err)
