@@ -40,12 +40,17 @@ func (g *generator) random64() uint64 {
 	return high<<32 | uint64(g.random())
 }
 
+// word returns 64 random bits if wide, and otherwise 32.
+func (g *generator) word(wide bool) uint64 {
+	if wide {
+		return g.random64()
+	}
+	return uint64(g.random())
+}
+
 // below returns a random number in [0, n), as torch.randint draws it.
 func (g *generator) below(n int) int {
-	if uint64(n) >= 1<<28 {
-		return int(g.random64() % uint64(n))
-	}
-	return int(uint64(g.random()) % uint64(n))
+	return int(g.word(uint64(n) >= 1<<28) % uint64(n))
 }
 
 // uniform returns a random number in [0, 1).
@@ -59,16 +64,19 @@ func (g *generator) perm(n int) []int {
 	for i := range p {
 		p[i] = i
 	}
-	wide := uint64(n) >= 0xffffffff/20
-	for i := range max(0, n-1) {
-		var z uint64
-		if wide {
-			z = g.random64() % uint64(n-i)
-		} else {
-			z = uint64(g.random()) % uint64(n-i)
-		}
-		j := i + int(z)
+	for i := range n - 1 {
+		j := i + int(g.word(wideOrder(n))%uint64(n-i))
 		p[i], p[j] = p[j], p[i]
 	}
 	return p
 }
+
+// skip draws what perm(n) draws.
+func (g *generator) skip(n int) {
+	for range n - 1 {
+		g.word(wideOrder(n))
+	}
+}
+
+// wideOrder reports whether perm(n) draws 64 bits for each number.
+func wideOrder(n int) bool { return uint64(n) >= 0xffffffff/20 }

@@ -2,6 +2,7 @@ package data_test
 
 import (
 	"encoding/json"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -104,5 +105,31 @@ func TestGeneratorOfLoaders(t *testing.T) {
 	s := newLoader(t, d, data.Shuffle(), data.Generator(g)).State()
 	if err := newLoader(t, d, data.Shuffle(), data.Generator(other)).SetState(s); !refused(err) || !strings.Contains(err.Error(), "seed 5") || !strings.Contains(err.Error(), "seed 6") {
 		t.Errorf("a position of another generator: %v", err)
+	}
+}
+
+// TestOrderIsAllOfAnEpochsMemory tests that a sampler stores no order beside that of an epoch, though PyTorch draws
+// another one.
+func TestOrderIsAllOfAnEpochsMemory(t *testing.T) {
+	leak.Check(t)
+	const n, order = 1 << 20, 8 << 20 // samples, bytes
+	g := tensor.NewGenerator().ManualSeed(5)
+	defer g.Release()
+	l := newLoader(t, squares(t, n, nil), data.Shuffle(), data.Generator(g))
+	s := must(data.NewRandomSampler(n))
+	for name, c := range map[string]struct {
+		f      func()
+		orders uint64
+	}{
+		"Generator":     {func() { take(t, l, 1) }, 1},
+		"RandomSampler": {func() { s.Indices(0) }, 2}, // of which it appends one to the other
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		c.f()
+		runtime.ReadMemStats(&after)
+		if got := after.TotalAlloc - before.TotalAlloc; got < c.orders*order || got > c.orders*order+order/2 {
+			t.Errorf("%s allocates %d bytes, want that of %d orders, %d", name, got, c.orders, c.orders*order)
+		}
 	}
 }

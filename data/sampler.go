@@ -135,7 +135,7 @@ func shuffled(d Dataset, g *tensor.Generator) (Sampler, error) {
 	return &drawn{n: n, seed: seed, draw: func(g *generator) []int {
 		g.random64()
 		order := g.perm(n)
-		g.perm(n)
+		g.skip(n)
 		return order
 	}}, nil
 }
@@ -168,6 +168,11 @@ func NewRandomSampler(n int, opts ...Option) (Sampler, error) {
 		}
 		for range samples / n {
 			indices = append(indices, g.perm(n)...)
+		}
+		// PyTorch draws another order, also if it uses nothing of it.
+		if samples%n == 0 {
+			g.skip(n)
+			return indices
 		}
 		return append(indices, g.perm(n)[:samples%n]...)
 	}}, nil
