@@ -74,9 +74,8 @@ func TestGeneratorHasPyTorchsOrders(t *testing.T) {
 
 func TestGeneratorOfLoaders(t *testing.T) {
 	leak.Check(t)
-	g, other, released := tensor.NewGenerator().ManualSeed(5), tensor.NewGenerator().ManualSeed(6), tensor.NewGenerator()
+	g, released := tensor.NewGenerator().ManualSeed(5), tensor.NewGenerator()
 	defer g.Release()
-	defer other.Release()
 	released.Release()
 	d, random := squares(t, 10, nil), must(data.NewRandomSampler(10))
 	for i, c := range []struct {
@@ -102,9 +101,38 @@ func TestGeneratorOfLoaders(t *testing.T) {
 	if got := take(t, newLoader(t, squares(t, 0, nil), data.Shuffle(), data.Generator(g)), -1); len(got) != 0 {
 		t.Errorf("an empty dataset has the samples %v", got)
 	}
-	s := newLoader(t, d, data.Shuffle(), data.Generator(g)).State()
-	if err := newLoader(t, d, data.Shuffle(), data.Generator(other)).SetState(s); !refused(err) || !strings.Contains(err.Error(), "seed 5") || !strings.Contains(err.Error(), "seed 6") {
-		t.Errorf("a position of another generator: %v", err)
+}
+
+// TestGeneratorAndPositions tests that a loader refuses the position of a loader whose order is drawn in another way, and
+// names both ways.
+func TestGeneratorAndPositions(t *testing.T) {
+	leak.Check(t)
+	d := squares(t, 10, nil)
+	generator := func(seed uint64) []data.Option {
+		g := tensor.NewGenerator().ManualSeed(seed)
+		t.Cleanup(g.Release)
+		return []data.Option{data.Shuffle(), data.Generator(g)}
+	}
+	random := func(seed uint64) []data.Option {
+		return []data.Option{data.WithSampler(must(data.NewRandomSampler(10, data.Seed(seed))))}
+	}
+	plain, unused := []data.Option{data.Shuffle()}, generator(5)[1:]
+	const none = "no sampler with a seed other than 0"
+	of := map[string]string{
+		"generator 5": "the option Generator with the seed 5", "generator 6": "the option Generator with the seed 6",
+		"generator 0": "the option Generator with the seed 0", "random 5": "a sampler with the seed 5", "plain": none, "unused": none,
+	}
+	opts := map[string][]data.Option{
+		"generator 5": generator(5), "generator 6": generator(6), "generator 0": generator(0), "random 5": random(5), "plain": plain, "unused": unused,
+	}
+	for from, a := range of {
+		for to, b := range of {
+			err := newLoader(t, d, opts[to]...).SetState(newLoader(t, d, opts[from]...).State())
+			want := "the position is that of a loader with " + a + ", and this loader has " + b
+			if a == b && err != nil || a != b && (!refused(err) || !strings.Contains(err.Error(), want)) {
+				t.Errorf("from %s to %s: %v, want %q", from, to, err, want)
+			}
+		}
 	}
 }
 

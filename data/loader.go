@@ -83,6 +83,18 @@ type State struct {
 
 	// Seed of the sampler, or of the option Generator; 0 if the sampler does not draw.
 	SamplerSeed uint64 `json:"sampler_seed,omitempty"`
+	Generator   bool   `json:"generator,omitempty"` // whether the option Generator makes the orders
+}
+
+// drawer says what draws the orders of the loader that the position is of.
+func (s State) drawer() string {
+	switch {
+	case s.Generator:
+		return fmt.Sprintf("the option Generator with the seed %d", s.SamplerSeed)
+	case s.SamplerSeed != 0:
+		return fmt.Sprintf("a sampler with the seed %d", s.SamplerSeed)
+	}
+	return "no sampler with a seed other than 0"
 }
 
 type config struct {
@@ -230,7 +242,8 @@ func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 		c.prefetch = 2 * c.workers
 	}
 	c.prefetch = max(c.prefetch, c.workers)
-	return &Loader{dataset: dataset, config: c, state: State{Seed: c.seed, SamplerSeed: seedOf(c.sampler)}}, nil
+	state := State{Seed: c.seed, SamplerSeed: seedOf(c.sampler), Generator: c.shuffle && c.generator != nil}
+	return &Loader{dataset: dataset, config: c, state: state}, nil
 }
 
 // Len returns the number of batches in an epoch; for a loader of an IterableDataset, which does not know it, -1.
@@ -280,7 +293,7 @@ func (l *Loader) State() State {
 // SetState sets the position at which the next loop starts, over Batches or Resume. The seed of s replaces that of the
 // option Seed, so that a run continues with the order that it had: for another position of the same run, change the fields
 // of State rather than make a new one. A sampler keeps its seed, as does the option Generator, and SetState returns an
-// error if that of s is another one.
+// error if that of s is another one, or if only one of the two loaders has the option Generator.
 func (l *Loader) SetState(s State) error {
 	if !l.made() {
 		return refuse.Error("SetState", tensor.ErrArgument, "the loader was not made by NewLoader")
@@ -291,8 +304,8 @@ func (l *Loader) SetState(s State) error {
 	switch {
 	case l.running:
 		return refuse.Error("SetState", tensor.ErrArgument, "a loop over the loader's batches is running")
-	case s.SamplerSeed != l.state.SamplerSeed:
-		return refuse.Error("SetState", tensor.ErrArgument, "the position is that of a sampler with the seed %d, and the loader's sampler has the seed %d", s.SamplerSeed, l.state.SamplerSeed)
+	case s.SamplerSeed != l.state.SamplerSeed || s.Generator != l.state.Generator:
+		return refuse.Error("SetState", tensor.ErrArgument, "the position is that of a loader with %s, and this loader has %s", s.drawer(), l.state.drawer())
 	case s.Seen != 0 && d == nil:
 		return refuse.Error("SetState", tensor.ErrArgument, "the position is that of a loader with a distributed sampler")
 	case s.Seen < 0 || d != nil && s.Seen >= d.n:
