@@ -136,6 +136,46 @@ func TestGeneratorAndPositions(t *testing.T) {
 	}
 }
 
+// changing is a dataset of another Len, which panics if n is negative.
+type changing struct {
+	data.Dataset
+	n *int
+}
+
+func (d changing) Len() int {
+	if *d.n < 0 {
+		panic("no length")
+	}
+	return *d.n
+}
+
+// TestGeneratorAndLen tests that a loop over a dataset whose Len has changed is an error with Generator, whose orders it
+// determines, and that the epoch begins when the Len is the old one again.
+func TestGeneratorAndLen(t *testing.T) {
+	leak.Check(t)
+	g := tensor.NewGenerator().ManualSeed(5)
+	defer g.Release()
+	n := 4
+	d, opts := changing{squares(t, 10, nil), &n}, []data.Option{data.Shuffle(), data.Generator(g)}
+	l, other, plain := newLoader(t, d, opts...), newLoader(t, d, opts...), newLoader(t, d, data.Shuffle())
+	got := take(t, l, -1)
+	for wrong, want := range map[int]string{6: "has 6 samples, and had 4 ", 2: "has 2 samples, and had 4 ", -1: "Len panicked: no length"} {
+		n = wrong
+		if err := first(l.Batches(t.Context())); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	n = 6
+	if got := take(t, plain, -1); len(got) != n {
+		t.Errorf("without Generator: %d samples, want %d", len(got), n)
+	}
+	n = 4
+	got = append(got, take(t, l, -1)...)
+	if want := append(take(t, other, -1), take(t, other, -1)...); !slices.Equal(got, want) {
+		t.Errorf("two epochs are %v, want %v", got, want)
+	}
+}
+
 // TestOrderIsAllOfAnEpochsMemory tests that a sampler stores no order beside that of an epoch, though PyTorch draws
 // another one.
 func TestOrderIsAllOfAnEpochsMemory(t *testing.T) {

@@ -81,7 +81,7 @@ type State struct {
 	Seed  uint64 `json:"seed"`           // of the option Seed
 	Seen  int    `json:"seen,omitempty"` // with a distributed sampler: samples of the epoch that all processes have seen
 
-	// Seed of the sampler, or of the option Generator; 0 if the sampler does not draw.
+	// Seed of the sampler, or of the option Generator; 0 if the sampler is not one of this package or does not draw.
 	SamplerSeed uint64 `json:"sampler_seed,omitempty"`
 	Generator   bool   `json:"generator,omitempty"` // whether the option Generator makes the orders
 }
@@ -148,8 +148,9 @@ func Seed(seed uint64) Option { return Option{"Seed", func(c *config) { c.seed =
 // Generator makes Shuffle draw the orders of PyTorch's DataLoader(shuffle=True, generator=g), with any number of workers.
 // They are those of a generator that was given g's seed and from which nothing else draws, if PyTorch reads each epoch to
 // its end: NewLoader reads g.InitialSeed, and the loader does not draw from g. It stores the order of an epoch, of at most
-// 2^30 samples. g must be one of the CPU. Without Shuffle it has no effect. A sampler has its own option Seed. PyTorch:
-// generator.
+// 2^30 samples. An order depends on the orders before it, so that the dataset's Len must stay what it was for NewLoader:
+// a loop over a dataset with another Len is an error. g must be one of the CPU. Without Shuffle it has no effect. A sampler
+// has its own option Seed. PyTorch: generator.
 func Generator(g *tensor.Generator) Option {
 	return Option{"Generator", func(c *config) { c.generator = g }}
 }
@@ -613,7 +614,12 @@ func (l *Loader) plan(ctx context.Context, at State) (p *plan, err error) {
 		default:
 			var indices []int
 			if d, ok := s.(*drawn); ok {
-				indices, err = d.epoch(ctx, at.Epoch)
+				if at.Generator {
+					err = l.unchanged(d.n)
+				}
+				if err == nil {
+					indices, err = d.epoch(ctx, at.Epoch)
+				}
 			} else {
 				indices, err = collected(ctx, s.Indices(at.Epoch))
 			}
@@ -625,6 +631,17 @@ func (l *Loader) plan(ctx context.Context, at State) (p *plan, err error) {
 	}
 	p.last = count(p.n, p.config.batch, p.config.dropLast)
 	return p, nil
+}
+
+// unchanged returns an error if the dataset's Len is not n, what it was when the option Generator made the orders' sampler.
+func (l *Loader) unchanged(n int) error {
+	switch now, err := length(l.dataset); {
+	case err != nil:
+		return fmt.Errorf("linstock: %w", err)
+	case now != n:
+		return fmt.Errorf("linstock: the dataset has %d samples, and had %d for NewLoader: with the option Generator their number must stay", now, n)
+	}
+	return nil
 }
 
 // length returns the number of samples of d. A negative one, and a panic of Len, are errors.
