@@ -86,6 +86,19 @@ func (s Stream) Synchronize() error {
 	return takeError(C.lsc_stream_synchronize(device, id))
 }
 
+// WaitFor lets later work of s wait for the work that t has.
+func (s Stream) WaitFor(t Stream) error {
+	e, err := EventNew(t.Device, false)
+	if err != nil {
+		return err
+	}
+	defer e.Free()
+	if err := e.Record(t); err != nil {
+		return err
+	}
+	return e.Wait(s)
+}
+
 // Record records that the stream uses a tensor's memory.
 func (s Stream) Record(t Handle) error {
 	device, id := s.words()

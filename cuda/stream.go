@@ -179,15 +179,7 @@ func (s *Stream) WaitStream(t *Stream) error {
 	if err := errors.Join(s.check(op), t.check(op)); err != nil {
 		return err
 	}
-	e, err := cshim.EventNew(t.native.Device, false)
-	if err != nil {
-		return handle.NativeError(op, err)
-	}
-	defer e.Free()
-	if err := e.Record(t.native); err != nil {
-		return handle.NativeError(op, err)
-	}
-	return handle.NativeError(op, e.Wait(s.native))
+	return handle.NativeError(op, s.native.WaitFor(t.native))
 }
 
 var recordStream = handle.RecordStream.(func(t *tensor.Tensor, device int32, id int64) error)
