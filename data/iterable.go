@@ -230,11 +230,12 @@ func newStreaming(ctx context.Context, of stream, p *plan) *streaming {
 			}
 		}()
 		source(func(made []*tensor.Tensor, err error) bool {
+			batch := p.packed(made, err)
 			select {
-			case ready <- prepared{made, err}:
+			case ready <- batch:
 				return true
 			case <-ctx.Done():
-				release(made)
+				batch.drop()
 				return false
 			}
 		})
@@ -246,14 +247,14 @@ func newStreaming(ctx context.Context, of stream, p *plan) *streaming {
 			if !ok {
 				return nil, ended
 			}
-			return made.tensors, made.err
+			return made.take()
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 	}, ready: func() bool { return len(ready) > 0 }, end: func() {
 		cancel()
 		for made := range ready {
-			release(made.tensors)
+			made.drop()
 		}
 		wg.Wait()
 	}}

@@ -417,7 +417,7 @@ func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 		return fmt.Errorf("linstock: the loader's position is batch %d of epoch %d, which has only %d batches", at.Batch, at.Epoch, p.last)
 	}
 	if p.config.workers > 0 {
-		if err := toWorkers(); err != nil {
+		if p.loops, err = toWorkers(); err != nil {
 			return err
 		}
 	}
@@ -523,13 +523,7 @@ func (t *taken) moved(i int, p *plan) ([]*tensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.config.workers > 0 {
-		err = fromWorkers(tensors)
-	}
-	if err == nil {
-		err = p.move(tensors, t.side)
-	}
-	if err != nil {
+	if err := p.move(tensors, t.side); err != nil {
 		release(tensors)
 		return nil, err
 	}
@@ -580,6 +574,7 @@ type plan struct {
 	order   func(i int) int // the samples of the epoch
 	n       int             // their number
 	batches [][]int         // of a batch sampler, in place of order
+	loops   []cshim.Stream  // the loop's current streams that are not those of its workers
 }
 
 // plan returns the plan of the epoch at a position.

@@ -3,6 +3,7 @@ package data
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -23,9 +24,11 @@ type team struct {
 	wg     sync.WaitGroup
 }
 
+// prepared is what a worker passes to the loop: a batch or an error.
 type prepared struct {
 	tensors []*tensor.Tensor
 	err     error
+	kernels []kernels // that make the tensors
 }
 
 func newTeam(ctx context.Context, p *plan) *team {
@@ -65,7 +68,7 @@ func (t *team) work() {
 func (t *team) hand(i int) {
 	made := prepared{err: errors.New("linstock: the dataset ended the worker's goroutine")}
 	defer func() { t.slots[i%len(t.slots)] <- made }()
-	made.tensors, made.err = t.plan.prepare(t.ctx, i)
+	made = t.plan.packed(t.plan.prepare(t.ctx, i))
 }
 
 // next waits for batch i and returns it.
@@ -75,7 +78,7 @@ func (t *team) next(i int) ([]*tensor.Tensor, error) {
 		return nil, context.Cause(t.ctx)
 	case made := <-t.slots[i%len(t.slots)]:
 		t.room <- struct{}{}
-		return made.tensors, made.err
+		return made.take()
 	}
 }
 
@@ -86,64 +89,85 @@ func (t *team) stop() {
 	for _, slot := range t.slots {
 		select {
 		case made := <-slot:
-			release(made.tensors)
+			made.drop()
 		default:
 		}
 	}
 }
 
 // Workers compute on the default streams of CUDA devices, because they begin as new goroutines. The loop's goroutine may
-// have other current streams, with which toWorkers and fromWorkers order them.
+// have other current streams, with which toWorkers, packed and take order them.
 
-// toWorkers makes the work of workers wait for the work that the loop's current streams have.
-func toWorkers() error {
+// toWorkers makes the work of workers wait for the work that the loop's current streams have. It returns those of them that
+// are not the workers' own.
+func toWorkers() (loops []cshim.Stream, err error) {
 	if err := cshim.Load(); err != nil {
-		return err
+		return nil, err
 	}
 	for i := range cshim.DeviceCount(int32(tensor.CUDAType)) {
 		workers := cshim.Stream{Device: cshim.DeviceWord(int32(tensor.CUDAType), i)}
 		loop, err := cshim.StreamCurrent(workers.Device)
-		if err == nil {
-			err = follow(workers, loop)
+		if err == nil && loop != workers {
+			loops = append(loops, loop)
+			err = workers.WaitFor(loop)
 		}
 		if err != nil {
-			return handle.NativeError("Batches", err)
+			return nil, handle.NativeError("Batches", err)
 		}
 	}
-	return nil
+	return loops, nil
 }
 
-// fromWorkers makes later work of the loop's current streams wait for the kernels with which workers made tensors.
-func fromWorkers(tensors []*tensor.Tensor) error {
-	for _, t := range tensors {
-		d := t.Device()
-		if d.Type != tensor.CUDAType {
+// kernels are those with which a worker makes the tensors of a batch on one device.
+type kernels struct {
+	end  cshim.StreamEvent // after them
+	loop cshim.Stream      // waits for them
+}
+
+// packed returns what a worker passes to the loop: a batch that it has just made, or err.
+func (p *plan) packed(tensors []*tensor.Tensor, err error) prepared {
+	made := prepared{tensors: tensors, err: err}
+	for _, loop := range p.loops {
+		on := func(t *tensor.Tensor) bool {
+			d := t.Device()
+			return cshim.DeviceWord(int32(d.Type), d.Index) == loop.Device
+		}
+		if !slices.ContainsFunc(tensors, on) {
 			continue
 		}
-		workers := cshim.Stream{Device: cshim.DeviceWord(int32(d.Type), d.Index)}
-		loop, err := cshim.StreamCurrent(workers.Device)
+		end, err := cshim.EventNew(loop.Device, false)
 		if err == nil {
-			err = follow(loop, workers)
+			made.kernels = append(made.kernels, kernels{end, loop})
+			err = end.Record(cshim.Stream{Device: loop.Device})
 		}
 		if err != nil {
-			return handle.NativeError("Batches", err)
+			made.drop()
+			return prepared{err: handle.NativeError("Batches", err)}
 		}
 	}
-	return nil
+	return made
 }
 
-// follow makes later work of next wait for the work that before has.
-func follow(next, before cshim.Stream) error {
-	if next == before {
-		return nil
+// take returns the batch or the error. Later work of the loop's streams waits for the kernels that make the batch.
+func (m prepared) take() ([]*tensor.Tensor, error) {
+	defer m.free()
+	for _, k := range m.kernels {
+		if err := k.end.Wait(k.loop); err != nil {
+			release(m.tensors)
+			return nil, handle.NativeError("Batches", err)
+		}
 	}
-	e, err := cshim.EventNew(before.Device, false)
-	if err != nil {
-		return err
+	return m.tensors, m.err
+}
+
+// drop frees a batch that the loop does not take.
+func (m prepared) drop() {
+	m.free()
+	release(m.tensors)
+}
+
+func (m prepared) free() {
+	for _, k := range m.kernels {
+		k.end.Free()
 	}
-	defer e.Free()
-	if err := e.Record(before); err != nil {
-		return err
-	}
-	return e.Wait(next)
 }

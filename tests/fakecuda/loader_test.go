@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ import (
 
 func init() {
 	scenarios["loader"], scenarios["locked"], scenarios["resident"], scenarios["queue"] = loader, locked, resident, queue
-	scenarios["workers"], scenarios["uncopied"] = workers, uncopied
+	scenarios["workers"], scenarios["uncopied"], scenarios["ahead"] = workers, uncopied, ahead
 }
 
 func TestLoaderCopiesBesideKernels(t *testing.T) { run(t, "loader", 1, 1<<30) }
@@ -26,6 +27,7 @@ func TestDatasetOnDevice(t *testing.T)           { run(t, "resident", 1, 1<<30) 
 func TestLoaderOfQueue(t *testing.T)             { run(t, "queue", 1, 1<<30) }
 func TestWorkersAndStreams(t *testing.T)         { run(t, "workers", 2, 1<<30) }
 func TestLoaderAfterFailedEvents(t *testing.T)   { run(t, "uncopied", 1, 1<<30) }
+func TestWorkersAheadOfTheLoop(t *testing.T)     { run(t, "ahead", 1, 1<<30) }
 
 // loader: a loader copies batches from page-locked memory on a stream of its own.
 func loader(c *Control) error {
@@ -390,6 +392,112 @@ func workers(c *Control) error {
 		}
 	}
 	return nil
+}
+
+// ahead: the loop's stream waits for the kernels of a batch, and not for those of the batches that a worker has prepared
+// since, and a loop that is left or fails frees the events of these.
+func ahead(c *Control) error {
+	const kernel = time.Second
+	d := tensor.CUDA(0)
+	s, err := cuda.NewStream(d)
+	if err != nil {
+		return err
+	}
+	dataset := made{[]tensor.Device{d}, func() error { return nil }}
+	host, err := data.NewTensorDataset(tensor.Ones([]int{4, 1}))
+	if err != nil {
+		return err
+	}
+	loaders := map[string]func() (*data.Loader, error){
+		"map": func() (*data.Loader, error) {
+			return data.NewLoader(dataset, data.Workers(1), data.Prefetch(dataset.Len()))
+		},
+		"iterable": func() (*data.Loader, error) {
+			collate := func([]int) ([]*tensor.Tensor, error) { return dataset.Batch(context.Background(), nil) }
+			return data.NewIterableLoader(dataset, collate, data.Workers(1), data.Prefetch(dataset.Len()))
+		},
+		"host": func() (*data.Loader, error) { return data.NewLoader(host, data.Workers(1)) },
+	}
+	// each runs a loop with the stream current.
+	each := func(name string, body func(b data.Batch) (bool, error)) error {
+		l, err := loaders[name]()
+		if err == nil {
+			err = tensor.Synchronize(d)
+		}
+		if err != nil {
+			return err
+		}
+		before, err := stats(d)
+		if err != nil {
+			return err
+		}
+		events := c.Events()
+		err = cuda.WithStream(s, func() error {
+			for b, err := range l.Batches(context.Background()) {
+				if err != nil {
+					return err
+				}
+				if more, err := body(b); err != nil || !more {
+					return err
+				}
+			}
+			return nil
+		})
+		after, failed := stats(d)
+		if n := c.Events(); failed != nil || n != events || after.Allocated != before.Allocated {
+			return fmt.Errorf("%s: %d events and %d bytes live, %d and %d before; %w", name, n, after.Allocated, events, before.Allocated, errors.Join(err, failed))
+		}
+		return err
+	}
+	all := func(data.Batch) (bool, error) { return true, nil }
+	for _, name := range []string{"map", "iterable"} {
+		if err := each(name, all); err != nil { // libtorch makes its events and handles
+			return err
+		}
+		c.SetTimes(kernel, 0)
+		from, launched := c.Clock(), c.Launches(0)
+		err := each(name, func(b data.Batch) (bool, error) {
+			for c.Launches(0)-launched < int64(dataset.Len()) { // until all batches are prepared
+				runtime.Gosched()
+			}
+			err := s.Synchronize()
+			if at, want := c.Clock()-from, time.Duration(b.Index+1)*kernel; at != want {
+				err = errors.Join(err, fmt.Errorf("%s: batch %d is there after %v, want %v", name, b.Index, at, want))
+			}
+			return true, err
+		})
+		c.SetTimes(0, 0)
+		if err != nil {
+			return err
+		}
+		if err := each(name, func(data.Batch) (bool, error) { return false, nil }); err != nil {
+			return err
+		}
+	}
+	// The first event of a loop makes the workers wait for the loop's stream, and the second the loop's stream for a batch.
+	for _, function := range []string{"cudaEventRecord", "cudaStreamWaitEvent"} {
+		for skip := range int64(2) {
+			for _, name := range []string{"map", "iterable"} {
+				before := c.Errors()
+				if err := c.AddRule(Rule{Function: function, Device: -1, Skip: skip, Times: 1, Error: 999}); err != nil {
+					return err
+				}
+				n := 0
+				err := each(name, func(data.Batch) (bool, error) { n++; return true, nil })
+				c.ClearRules()
+				var e *tensor.Error
+				if !errors.As(err, &e) || e.Op != "Batches" || n != 0 || c.Errors() != before+1 {
+					return fmt.Errorf("%s, call %d of %s: %d batches, %d errors; %w", name, skip, function, n, c.Errors()-before, err)
+				}
+			}
+		}
+	}
+	// Batches of the host need no events.
+	if err := c.AddRule(Rule{Function: "cudaEventRecord", Device: -1, Skip: 1, Times: Forever, Error: 999}); err != nil {
+		return err
+	}
+	defer c.ClearRules()
+	return each("host", all)
 }
 
 // uncopied: if the loader cannot record its copies for the loop's stream, or let that wait for them, it waits for them
