@@ -113,12 +113,8 @@ func command(args []string) error {
 
 // trainAndSave trains and saves, also if an interrupt ends the training.
 func trainAndSave(ctx context.Context, r *run) error {
-	if r.step > 0 && r.step >= r.options.steps {
-		fmt.Printf("%s already has %d steps; -fresh trains anew\n", r.path(), r.step)
+	if r.step > 0 && !resume.Left(r.path(), "step", r.step, r.options.steps) {
 		return nil
-	}
-	if r.step > 0 {
-		fmt.Printf("continuing after step %d of %s\n", r.step, r.path())
 	}
 	if err := cli.MakeDir(r.options.out); err != nil {
 		return err

@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start runs the command with the given arguments in n processes.
-func start(t *testing.T, n int, args ...string) {
+// start runs the command with the given arguments in n processes. It returns what rank 0 printed.
+func start(t *testing.T, n int, args ...string) string {
 	t.Helper()
 	all, outs := begin(t, n, args...)
 	for r, cmd := range all {
@@ -42,6 +42,7 @@ func start(t *testing.T, n int, args ...string) {
 	if t.Failed() {
 		t.FailNow()
 	}
+	return outs[0].String()
 }
 
 // begin starts the command with the given arguments in n processes. In an argument, RANK is the number of the process.
@@ -89,7 +90,11 @@ func TestSignal(t *testing.T) {
 	if saved := fmt.Sprintf("saved %s after step %d\n", path, step); !strings.Contains(outs[0].String(), saved) {
 		t.Errorf("no %q in\n%s", saved, outs[0].String())
 	}
-	start(t, 2, append(args, "-steps", strconv.Itoa(step+1))...)
+	for _, want := range []string{fmt.Sprintf("continuing after step %d of %s\n", step, path), fmt.Sprintf("%s already has %d steps; ", path, step+1)} {
+		if got := start(t, 2, append(args, "-steps", strconv.Itoa(step+1))...); !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
 }
 
 // TestContinues tests that two processes that continue from a checkpoint have the losses of two that were not stopped, and

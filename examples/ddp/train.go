@@ -83,7 +83,11 @@ func newTrainer(ctx context.Context, g *dist.Group, o options, text *gpt.Text) (
 		if err := checkpoint.LoadTraining(t.path(), t.model, t.opt, t.parts...); err != nil {
 			return nil, err
 		}
-		t.printf("continuing after step %d of %s\n", t.step, t.path())
+		if t.step < t.steps {
+			t.printf("continuing after step %d of %s\n", t.step, t.path())
+		} else {
+			t.printf("%s already has %d steps; the removal of the file trains anew\n", t.path(), t.step)
+		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}

@@ -90,4 +90,8 @@ func TestResumedRunIsIdentical(t *testing.T) {
 			t.Errorf("stopped at %d: the checkpoints differ; %v", stop, err)
 		}
 	}
+	path := filepath.Join(whole, "model.safetensors")
+	if got, want := clitest.Printed(t, func() { run(whole, o.Episodes) }), path+" already has 30 episodes; -fresh trains anew\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
 }

@@ -95,7 +95,9 @@ func (a *agent) trainAndSave(ctx context.Context, o options, report func(episode
 		if err := checkpoint.LoadTraining(path, &a.memory, a.opt, parts...); err != nil {
 			return err
 		}
-		fmt.Printf("continuing after episode %d of %s\n", a.episode, path)
+		if !resume.Left(path, "episode", a.episode, o.Episodes) {
+			return nil
+		}
 	}
 	first := a.episode
 	err = a.train(ctx, o, report)

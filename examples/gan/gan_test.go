@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"image/png"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/examples/internal/clitest"
 	"github.com/linstock-ml/linstock/examples/internal/twin"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
@@ -108,5 +110,9 @@ func TestResumedRunIsIdentical(t *testing.T) {
 		if got, err := os.ReadFile(filepath.Join(out, "model.safetensors")); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("stopped at %d: the checkpoints differ; %v", stop, err)
 		}
+	}
+	finished := fmt.Sprintf("%s already has %d steps; -fresh trains anew\n", filepath.Join(whole, "model.safetensors"), perEpoch+2)
+	if got := clitest.Printed(t, func() { run(whole, perEpoch+2) }); got != finished {
+		t.Errorf("got %q, want %q", got, finished)
 	}
 }

@@ -104,7 +104,9 @@ func (g *gan) trainAndSave(ctx context.Context, pictures *data.Loader, o options
 		if err := checkpoint.LoadTraining(path, &g.networks, g.optG, parts...); err != nil {
 			return err
 		}
-		fmt.Printf("continuing after step %d of %s\n", len(g.lossD), path)
+		if !resume.Left(path, "step", len(g.lossD), o.steps) {
+			return nil
+		}
 	}
 	first := len(g.lossD)
 	err = g.trainWithReport(ctx, pictures, o.steps)

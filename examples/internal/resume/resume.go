@@ -30,6 +30,17 @@ func Continues[S comparable](path string, fresh bool, settings S) (bool, error) 
 	return true, nil
 }
 
+// Left says that a training continues from the checkpoint at path, which has done of its total steps, or games. It says so,
+// and returns false, if none is left.
+func Left(path, what string, done, total int) bool {
+	if done >= total {
+		fmt.Printf("%s already has %d %ss; -fresh trains anew\n", path, done, what)
+		return false
+	}
+	fmt.Printf("continuing after %s %d of %s\n", what, done, path)
+	return true
+}
+
 // End saves a training that has ended with err after the steps, or games, from first to done of total. It saves after an
 // interrupt, which has ended ctx, too, and returns an error then, because Kubernetes and Slurm take success for the end of
 // the job.
