@@ -81,8 +81,6 @@ func (s *Scope) Statistics() Statistics {
 	return s.statistics()
 }
 
-// detach is forget for a tensor that stays alive.
-
 // ReadStatistics returns the statistics of the process. While other goroutines compute, the fields are read at slightly
 // different times.
 func ReadStatistics() Statistics {
