@@ -77,6 +77,8 @@ var (
 //   - a string of elements in Python's syntax: x.Index("1:3, ..., ::2, None, [0, 2]"). Lists in it may be nested and have
 //     the same meaning as in Python.
 //
+// A []any that is the whole index stands for its elements, as in [Tensor.SetIndex].
+//
 // If idx has only integers, slices, Ellipsis and NewAxis, the result is a view that shares storage with t. Otherwise it
 // is a copy, with its dimensions in the same order as in PyTorch. Dimensions that idx does not mention are selected
 // whole. PyTorch: Tensor.__getitem__.
@@ -85,6 +87,11 @@ func (t *Tensor) Index(idx ...any) *Tensor {
 		return passOn("Index", t)
 	}
 	defer t.unpin()
+	if len(idx) == 1 {
+		if elements, is := idx[0].([]any); is {
+			idx = elements
+		}
+	}
 	x := newIndexing("Index", t.h)
 	defer x.release()
 	if !x.run(idx) {
@@ -343,7 +350,7 @@ func (x *indexing) run(idx []any) bool {
 				return x.refuse(ErrArgument, "%q: %v", s, err)
 			}
 			if len(idx) == 1 && !tuple {
-				if list, is := parsed[0].([]any); is && isTuple(list) {
+				if list, is := parsed[0].(indexList); is && isTuple(list) {
 					parsed = list
 				}
 			}
@@ -389,7 +396,7 @@ func (x *indexing) run(idx []any) bool {
 			}
 			items[i] = list
 			specified++
-		case []any: // parsed from a string
+		case indexList:
 			shape, elements, mask, err := rectangle(e)
 			if err != nil {
 				return x.refuse(ErrArgument, "element %d: %v", i, err)
@@ -411,7 +418,7 @@ func (x *indexing) run(idx []any) bool {
 		default:
 			n, ok := indexInt(e)
 			if !ok {
-				return x.refuse(ErrArgument, "element %d: invalid index of type %s: want int, Slice, Ellipsis, NewAxis, bool, *Tensor, []int, []bool or string", i, typeName(e))
+				return x.refuse(ErrArgument, "element %d: invalid index of type %T: want int, Slice, Ellipsis, NewAxis, bool, *Tensor, []int, []bool or string", i, e)
 			}
 			items[i] = n
 			specified++
@@ -477,7 +484,7 @@ func (x *indexing) element(e any, rest int) bool {
 	case *Tensor:
 		return x.tensor(e)
 	}
-	return x.refuse(ErrArgument, "invalid index of type %s", typeName(e))
+	return x.refuse(ErrArgument, "invalid index of type %T", e)
 }
 
 // whole passes over n dimensions.

@@ -9,8 +9,8 @@ import (
 )
 
 // parseIndex parses the text between the brackets of a Python index: comma-separated integers (also 0x1f, 0b1, ~0,
-// 1_000), slices, "...", None, True, False, and lists of these, which may be nested. A list becomes []any. tuple
-// reports whether the text has a comma outside lists: "0," is a tuple of one element in Python.
+// 1_000), slices, "...", None, True, False, and lists of these, which may be nested. A list becomes an indexList.
+// tuple reports whether the text has a comma outside lists: "0," is a tuple of one element in Python.
 func parseIndex(s string) (items []any, tuple bool, err error) {
 	p := indexParser{rest: strings.TrimSpace(s)}
 	if p.rest == "" {
@@ -22,6 +22,9 @@ func parseIndex(s string) (items []any, tuple bool, err error) {
 	}
 	return items, tuple, err
 }
+
+// indexList is a list in the text of an index, such as [0, 2]. A program's []any is a tuple.
+type indexList []any
 
 type indexParser struct {
 	rest  string // without leading spaces
@@ -80,7 +83,7 @@ func (p *indexParser) list() (any, error) {
 	}
 	p.skip(1)
 	p.depth--
-	return items, nil
+	return indexList(items), nil
 }
 
 func (p *indexParser) skip(n int) { p.rest = strings.TrimSpace(p.rest[n:]) }
@@ -161,13 +164,13 @@ func parseSlice(w string) (any, error) {
 
 // isTuple reports whether Python treats a list that is the whole index as a tuple: a short list that holds anything
 // other than numbers.
-func isTuple(list []any) bool {
+func isTuple(list indexList) bool {
 	if len(list) >= 32 {
 		return false
 	}
 	for _, e := range list {
 		switch e.(type) {
-		case []any, special:
+		case indexList, special:
 			return true
 		}
 	}
@@ -176,7 +179,7 @@ func isTuple(list []any) bool {
 
 // rectangle returns the shape and elements of the tensor for a nested list. mask reports whether all elements are
 // bools; otherwise bools count as 0 and 1.
-func rectangle(list []any) (shape, elements []int, mask bool, err error) {
+func rectangle(list indexList) (shape, elements []int, mask bool, err error) {
 	shape = []int{len(list)}
 	bools := 0
 	for i, e := range list {
@@ -187,7 +190,7 @@ func rectangle(list []any) (shape, elements []int, mask bool, err error) {
 		case bool:
 			bools++
 			elements = append(elements, int(bit(e)))
-		case []any:
+		case indexList:
 			part, values, isMask, err := rectangle(e)
 			if err != nil {
 				return nil, nil, false, err

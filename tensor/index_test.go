@@ -231,6 +231,38 @@ func TestIndexErrors(t *testing.T) {
 	})
 }
 
+// TestIndexOfTuple tests that a []any that is the whole index stands for its elements in Index as in SetIndex, and that one
+// among other elements is an error.
+func TestIndexOfTuple(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := Arange(0, 6, Float32).View(2, 3)
+		for _, c := range []struct {
+			idx  []any
+			want []float64
+		}{
+			{[]any{0, 1}, []float64{1}}, {[]any{All, []int{2, 0}}, []float64{2, 0, 5, 3}}, {[]any{"[0, 1]"}, []float64{0, 1, 2, 3, 4, 5}},
+			{[]any{}, []float64{0, 1, 2, 3, 4, 5}}, {nil, []float64{0, 1, 2, 3, 4, 5}},
+		} {
+			wantValues(t, fmt.Sprint(c.idx), x.Index(c.idx), c.want...)
+			y := x.Clone()
+			if err := y.SetIndex(c.idx, -1); err != nil {
+				t.Errorf("%v: %v", c.idx, err)
+			}
+			if n := values(t, y.Eq(-1).Sum()); n[0] != float64(len(c.want)) {
+				t.Errorf("SetIndex of %v writes %v elements, Index returns %d", c.idx, n, len(c.want))
+			}
+		}
+		list := []any{0, 1}
+		for _, idx := range [][]any{{list, 0}, {0, list}} {
+			wantErr(t, fmt.Sprint(idx), x.Index(idx...).Err(), ErrArgument)
+			wantErr(t, fmt.Sprint(idx), x.SetIndex(idx, 1), ErrArgument)
+		}
+		wantErr(t, "a tuple in a tuple", x.SetIndex([]any{list}, 1), ErrArgument)
+		wantErr(t, "a tuple in a tuple", x.Index([]any{list}).Err(), ErrArgument)
+	})
+}
+
 // TestSetIndexRefusesLayouts tests that an assignment to a tensor whose parts are copies is an error.
 func TestSetIndexRefusesLayouts(t *testing.T) {
 	begin(t)
@@ -455,7 +487,7 @@ func FuzzIndex(f *testing.F) {
 		}
 		for _, e := range items {
 			switch e.(type) {
-			case int, Slice, special, bool, []any:
+			case int, Slice, special, bool, indexList:
 			default:
 				t.Errorf("%q: parsed to a %T", s, e)
 			}
@@ -466,7 +498,7 @@ func FuzzIndex(f *testing.F) {
 			switch e := e.(type) {
 			case bool:
 				return map[bool]string{true: "True", false: "False"}[e]
-			case []any:
+			case indexList:
 				var words []string
 				for _, e := range e {
 					words = append(words, text(e))
