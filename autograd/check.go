@@ -152,7 +152,7 @@ func gradOf(y, x *tensor.Tensor, k, n int) (row []float64, err error) {
 			return err
 		}
 		one[k] = 1
-		seed := tensor.FromSlice(one, append([]int{}, y.Shape()...), y.Device())
+		seed := tensor.FromSlice(one, y.Shape(), y.Device())
 		grads, err := Grad([]*tensor.Tensor{y}, []*tensor.Tensor{x}, tensor.Gradient(seed), tensor.RetainGraph(true), tensor.AllowUnused(true))
 		if err != nil {
 			return err
@@ -207,7 +207,7 @@ func (s *checkSettings) moved(f func(inputs ...*tensor.Tensor) *tensor.Tensor, i
 		args := apart(inputs)
 		// A function that differentiates, such as the one of GradGradCheck, needs inputs that require gradients here
 		// too.
-		args[i] = tensor.FromSlice(there, append([]int{}, inputs[i].Shape()...), inputs[i].Device()).RequiresGrad_()
+		args[i] = tensor.FromSlice(there, inputs[i].Shape(), inputs[i].Device()).RequiresGrad_()
 		y, err := output(f, args)
 		if err != nil {
 			return err

@@ -11,9 +11,10 @@ import (
 	"github.com/linstock-ml/linstock/internal/testdevice"
 )
 
-// FromSlice makes a tensor from a copy of data, in row-major order. A nil shape means one dimension of
-// len(data). The dtype is that of T and the device is the CPU, unless there is a DType or Device option. Elements are
-// converted as by To, which wraps integers and drops fractions. PyTorch: torch.tensor, of an array.
+// FromSlice makes a tensor from a copy of data, in row-major order. A nil shape means one dimension of len(data); an
+// empty one, such as a scalar's Shape, none. The dtype is that of T and the device is the CPU, unless there is a DType or
+// Device option. Elements are converted as by To, which wraps integers and drops fractions. PyTorch: torch.tensor, of an
+// array.
 func FromSlice[T Element](data []T, shape []int, opts ...Option) *Tensor {
 	if err := cshim.Load(); err != nil {
 		return &Tensor{fail: &failure{err: err}}

@@ -3,6 +3,7 @@ package tensor
 import (
 	"errors"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -626,13 +627,36 @@ func TestListsOfPinsAreReused(t *testing.T) {
 	})
 }
 
-func TestScalarHasNoShape(t *testing.T) {
+// TestShapeOfScalar tests that it is empty and not nil, which stands for one dimension in FromSlice.
+func TestShapeOfScalar(t *testing.T) {
 	begin(t)
-	x := Ones([]int{})
-	defer x.Release()
-	if x.Shape() != nil || x.Stride() != nil {
-		t.Errorf("the shape of a scalar is %v, its stride %v, want nil", x.Shape(), x.Stride())
-	}
+	scoped(t, func() {
+		x := Ones(nil)
+		if s, p := x.Shape(), x.Stride(); s == nil || len(s) != 0 || p == nil || len(p) != 0 {
+			t.Errorf("the shape of a scalar is %#v, its stride %#v, want empty slices", s, p)
+		}
+		y := FromSlice([]float32{2}, x.Shape())
+		if y.Err() != nil || y.Dim() != 0 {
+			t.Errorf("of the shape of a scalar: %d dimensions, %v", y.Dim(), y.Err())
+		}
+		if z := FromSlice([]float32{2}, nil); !slices.Equal(z.Shape(), []int{1}) {
+			t.Errorf("of no shape: %v, %v", z.Shape(), z.Err())
+		}
+		if got := testing.AllocsPerRun(100, func() { x.Shape() }); got != 0 {
+			t.Errorf("the shape of a scalar takes %v allocations", got)
+		}
+		broken := Failed(errors.New("mine"))
+		gone := Ones(nil)
+		gone.Release()
+		for _, bad := range []*Tensor{nil, broken, gone} {
+			if bad.Shape() != nil || bad.Stride() != nil {
+				t.Errorf("%v has the shape %#v, the stride %#v", bad, bad.Shape(), bad.Stride())
+			}
+		}
+		if broken.Err() == nil {
+			t.Error("a failed tensor has no error")
+		}
+	})
 }
 
 // TestQueueLosesNothing adds to the queue from two goroutines: both succeed, and draining empties the queue.

@@ -363,7 +363,7 @@ func (t *Tensor) peek(m *cshim.Meta) bool {
 	return (t == nil || t.fail == nil) && t.meta("", m) == nil
 }
 
-// Shape returns a copy of the sizes. It is nil for a scalar and for a tensor that is failed, released or nil. A
+// Shape returns a copy of the sizes: an empty slice for a scalar, and nil for a tensor that is failed, released or nil. A
 // dimension in which the elements of a nested tensor differ has size -1.
 func (t *Tensor) Shape() []int {
 	var m cshim.Meta
@@ -386,7 +386,8 @@ func (t *Tensor) Layout() Layout {
 	return Layout(m.Layout)
 }
 
-// Stride returns a copy of the strides, counted in elements. PyTorch: Tensor.stride.
+// Stride returns a copy of the strides, counted in elements: an empty slice for a scalar, and nil for a nested tensor and
+// one that is failed, released or nil. PyTorch: Tensor.stride.
 func (t *Tensor) Stride() []int {
 	var m cshim.Meta
 	if !t.peek(&m) {
@@ -414,9 +415,6 @@ func (t *Tensor) geometry(op string, m *cshim.Meta) (shape, stride []int, err er
 		}); err != nil {
 			return nil, nil, err
 		}
-	}
-	if n == 0 {
-		return nil, nil, nil
 	}
 	shape, stride = make([]int, n), make([]int, n)
 	for i := range n {
