@@ -27,9 +27,9 @@ import (
 // A distribution outside this package embeds the result of NewBase and declares the methods that it has. PyTorch:
 // torch.distributions.Distribution.
 type Distribution interface {
-	// BatchShape returns the shape of the parameters without the dimensions of one event.
+	// BatchShape returns the shape of the parameters without the dimensions of one event. It is nil only if there is an Err.
 	BatchShape() []int
-	// EventShape returns the shape of one draw.
+	// EventShape returns the shape of one draw. It is nil only if there is an Err.
 	EventShape() []int
 	// Support returns the values that the distribution can draw.
 	Support() constraints.Constraint
@@ -383,7 +383,7 @@ func (b *Base) BatchShape() []int {
 	if b.Err() != nil {
 		return nil
 	}
-	return slices.Clone(b.batch)
+	return append([]int{}, b.batch...)
 }
 
 // EventShape implements Distribution.
@@ -391,7 +391,7 @@ func (b *Base) EventShape() []int {
 	if b.Err() != nil {
 		return nil
 	}
-	return slices.Clone(b.event)
+	return append([]int{}, b.event...)
 }
 
 // ArgConstraints implements Distribution.

@@ -395,6 +395,9 @@ func testCase(t *testing.T, want *goldenCase, build func(p params) distributions
 	if !slices.Equal(d.BatchShape(), want.Batch) || !slices.Equal(d.EventShape(), want.Event) {
 		t.Fatalf("batch shape %v, event shape %v; PyTorch's %v, %v", d.BatchShape(), d.EventShape(), want.Batch, want.Event)
 	}
+	if d.BatchShape() == nil || d.EventShape() == nil {
+		t.Errorf("the empty batch shape or event shape is nil: %#v, %#v", d.BatchShape(), d.EventShape())
+	}
 	seed := func(n uint64) {
 		if err := tensor.ManualSeed(n); err != nil {
 			t.Fatal(err)
