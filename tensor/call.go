@@ -5,6 +5,7 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"unsafe"
 
@@ -479,7 +480,11 @@ func typeName(v any) string {
 	if v == nil {
 		return "nil"
 	}
-	return fmt.Sprintf("a %T", v)
+	name := fmt.Sprintf("%T", v)
+	if strings.HasPrefix(name, "int") {
+		return "an " + name
+	}
+	return "a " + name
 }
 
 func encodeNumber(v any) (first, second cshim.Value, n int) {

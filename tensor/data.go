@@ -228,9 +228,9 @@ type Number interface {
 	bool | int | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | float32 | float64 | complex64 | complex128
 }
 
-// Item returns the value of a tensor with one element, like Python's item(). A float T accepts floating-point
-// and integer tensors, an integer T accepts integer and bool tensors, and a complex T accepts all. A value that
-// T cannot represent, because of a fraction, an imaginary part or its range, is an error. A float T rounds.
+// Item returns the value of a tensor with one element, like Python's item(). A complex T accepts all dtypes, a float T all
+// but complex ones, an integer T integers and bools, and a bool T only bools. A value beyond T's range is an error. A float
+// T rounds.
 func Item[T Number](t *Tensor) (T, error) {
 	var z T
 	v, err := t.item()
@@ -238,7 +238,14 @@ func Item[T Number](t *Tensor) (T, error) {
 		return z, err
 	}
 	lossy := func() (T, error) {
-		return z, refused("Item", ErrArgument, "%v does not fit a %T", v, z)
+		takes, convert := taken[T](v), ""
+		if takes == "" {
+			return z, refused("Item", ErrArgument, "%v does not fit %s", v, typeName(z))
+		}
+		if _, ok := v.(complex128); !ok { // To would drop the imaginary part
+			convert = fmt.Sprintf(", or convert with To(tensor.%s) first", goDType(DTypeOf[T]()))
+		}
+		return z, refused("Item", ErrArgument, "the tensor is %v, and %s takes %s: use Item[%T]%s", t.DType(), typeName(z), takes, v, convert)
 	}
 	out, ok := any(nil), true
 	switch any(z).(type) {
@@ -265,6 +272,27 @@ func Item[T Number](t *Tensor) (T, error) {
 		return lossy()
 	}
 	return out.(T), nil
+}
+
+// taken returns what a T takes, for an error about v, which Item could not convert; it is "" if v is of that kind.
+func taken[T Number](v any) string {
+	_, isFloat := v.(float64)
+	_, isComplex := v.(complex128)
+	var z T
+	switch any(z).(type) {
+	case bool:
+		return "only bools"
+	case float32, float64:
+		if isComplex {
+			return "no complex numbers"
+		}
+	case complex64, complex128:
+	default:
+		if isFloat || isComplex {
+			return "only integers and bools"
+		}
+	}
+	return ""
 }
 
 // fitsFloat32 reports whether f is finite as a float32 or not finite at all.

@@ -338,6 +338,35 @@ func TestItemOfOtherTypes(t *testing.T) {
 		if f, err := Item[float32](FromScalar(math.NaN(), Float64)); err != nil || f == f {
 			t.Errorf("NaN: %g, %v", f, err)
 		}
+		// A dtype that a type does not take is another fault than a value beyond its range.
+		_, asInt := Item[int](FromScalar(3.5))
+		_, asUint8 := Item[uint8](FromScalar(3.0, Float16))
+		_, asBool := Item[bool](FromScalar(1))
+		_, asFloat := Item[float64](FromScalar(1 + 0i))
+		_, asInt32 := Item[int32](FromScalar(1 + 0i))
+		_, beyondInt8 := Item[int8](FromScalar(300))
+		_, beyondUint8 := Item[uint8](FromScalar(-1))
+		for want, err := range map[string]error{
+			"the tensor is float32, and an int takes only integers and bools: use Item[float64], or convert with To(tensor.Int64) first":  asInt,
+			"the tensor is float16, and a uint8 takes only integers and bools: use Item[float64], or convert with To(tensor.Uint8) first": asUint8,
+			"the tensor is int64, and a bool takes only bools: use Item[int64], or convert with To(tensor.Bool) first":                    asBool,
+			"the tensor is complex64, and a float64 takes no complex numbers: use Item[complex128]":                                       asFloat,
+			"the tensor is complex64, and an int32 takes only integers and bools: use Item[complex128]":                                   asInt32,
+			"300 does not fit an int8": beyondInt8,
+			"-1 does not fit a uint8":  beyondUint8,
+		} {
+			var e *Error
+			if !errors.As(err, &e) || e.Op != "Item" || e.Message != want || !errors.Is(err, ErrArgument) {
+				t.Errorf("%v, want %q", err, want)
+			}
+		}
+		yes := FromScalar(true)
+		if i, err := Item[int](yes); err != nil || i != 1 {
+			t.Errorf("true as an int: %d, %v", i, err)
+		}
+		if f, err := Item[float64](yes); err != nil || f != 1 {
+			t.Errorf("true as a float64: %v, %v", f, err)
+		}
 	})
 }
 
