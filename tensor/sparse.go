@@ -62,6 +62,11 @@ func SparseBSCTensor(ccolIndices, rowIndices, values *Tensor, size []int, opts .
 // compressed calls the operator of all compressed layouts: those of a single one, such as aten::sparse_csr_tensor, have no
 // derivative, and their results do not require gradients.
 func compressed(op string, layout Layout, pointers, indices, values *Tensor, size []int, opts []Option) *Tensor {
+	for _, t := range []*Tensor{pointers, indices, values} {
+		if !handle.Usable(t) {
+			return passOn(op, t)
+		}
+	}
 	dtype := values.DType()
 	for _, o := range opts {
 		d, ok := o.(DType)
@@ -70,7 +75,7 @@ func compressed(op string, layout Layout, pointers, indices, values *Tensor, siz
 		}
 		dtype = d
 	}
-	if dtype != values.DType() && values.Err() == nil { // libtorch's operator does not convert
+	if dtype != values.DType() { // libtorch's operator does not convert
 		values = values.To(dtype)
 		defer values.Release()
 	}

@@ -44,6 +44,32 @@ func TestCompressed(t *testing.T) {
 	})
 }
 
+// TestCompressedOperands tests that each operand of a compressed tensor is checked, whatever the options.
+func TestCompressedOperands(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		csr, gone := Eye(2).ToSparseCSR(), Ones([]int{2})
+		gone.Release()
+		for name, f := range map[string]func(a, b, c *Tensor, size []int, opts ...Option) *Tensor{
+			"SparseCSRTensor": SparseCSRTensor, "SparseCSCTensor": SparseCSCTensor, "SparseBSRTensor": SparseBSRTensor, "SparseBSCTensor": SparseBSCTensor,
+		} {
+			for i := range 3 {
+				for _, opts := range [][]Option{nil, {Float64}} {
+					for bad, kind := range map[*Tensor]error{nil: ErrNil, {}: ErrNil, gone: ErrReleased} {
+						parts := []*Tensor{csr.CRowIndices(), csr.ColIndices(), csr.Values()}
+						parts[i] = bad
+						err := f(parts[0], parts[1], parts[2], []int{2, 2}, opts...).Err()
+						var e *Error
+						if !errors.As(err, &e) || e.Op != name || !errors.Is(err, kind) {
+							t.Errorf("%s, operand %d, options %v: %v, want %v", name, i, opts, err, kind)
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
 // TestSparseCOOTensor tests that indices and values are converted as in torch.sparse_coo_tensor.
 func TestSparseCOOTensor(t *testing.T) {
 	begin(t)
