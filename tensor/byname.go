@@ -64,11 +64,11 @@ func callByName(name string, unchecked bool, args []any) ([]any, error) {
 	return decode(r.Values(out[:]), r.Scope), nil
 }
 
-// callTensor runs an operator with one result, also an internal one.
-func callTensor(name string, args ...any) *Tensor {
+// callTensor runs an operator with one result, also an internal one, for op. The tensors among args must be usable.
+func callTensor(op, name string, args ...any) *Tensor {
 	out, err := CallUnchecked(name, args...)
 	if err != nil {
-		return failed(err)
+		return failed(attribute(op, err))
 	}
 	return out[0].(*Tensor)
 }

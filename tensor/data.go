@@ -36,7 +36,7 @@ func FromSlice[T Element](data []T, shape []int, opts ...Option) *Tensor {
 	}
 	moved := t.To(opts...)
 	t.Release()
-	return moved
+	return attributed("FromSlice", moved)
 }
 
 // FromScalar makes a tensor without dimensions from a Go number. Its dtype is the default dtype (float32) for floats,
@@ -48,6 +48,7 @@ func FromScalar(value any, opts ...Option) *Tensor {
 	d := Invalid
 	switch {
 	case n == 0:
+		return failed(refused("FromScalar", ErrArgument, "value must be a number, not %s", typeName(value)))
 	case first.Tag == cshim.TagInt, first.Tag == cshim.TagUint:
 		d = Int64
 	case first.Tag == cshim.TagBool:
@@ -94,7 +95,7 @@ func FromScalar(value any, opts ...Option) *Tensor {
 	case n == 2 && (beyondFloat32(first) || beyondFloat32(second)), first.Tag == cshim.TagFloat && beyondFloat32(first):
 		value = narrowed(value, first, second, n, to)
 	}
-	return ScalarTensor(value, opts...)
+	return attributed("FromScalar", ScalarTensor(value, opts...))
 }
 
 func beyondFloat32(v cshim.Value) bool {

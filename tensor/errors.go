@@ -248,6 +248,25 @@ func failed(err error) *Tensor {
 	return &Tensor{fail: f}
 }
 
+// attribute returns the error of an operator that op calls as op's own.
+func attribute(op string, err error) error {
+	var e *Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	of := *e
+	of.Op = op
+	return &of
+}
+
+// attributed returns t or, if t is failed, a tensor whose error is op's own.
+func attributed(op string, t *Tensor) *Tensor {
+	if t.fail == nil {
+		return t
+	}
+	return failed(attribute(op, t.fail.take()))
+}
+
 // Failed returns a tensor that carries err, for the caller's own functions that return tensors. A function of several
 // results returns the same failed tensor for each: a scope returns the error of a call of Failed unless the program has
 // read it from the tensor of that call. A nil err is replaced by an error that says so.

@@ -99,7 +99,7 @@ func (t *Tensor) Index(idx ...any) *Tensor {
 	}
 	if x.advanced == nil {
 		if x.view == x.self {
-			return callTensor("aten::alias", x.self)
+			return callTensor(x.op, "aten::alias", x.self)
 		}
 		view := x.view
 		x.view = x.self
@@ -293,22 +293,9 @@ func (x *indexing) refuse(kind error, format string, args ...any) bool {
 }
 
 // named attributes the error of an operator that the index calls to the index.
-func (x *indexing) named(err error) error {
-	var e *Error
-	if !errors.As(err, &e) {
-		return err
-	}
-	of := *e
-	of.Op = x.op
-	return &of
-}
+func (x *indexing) named(err error) error { return attribute(x.op, err) }
 
-func (x *indexing) namedTensor(t *Tensor) *Tensor {
-	if t.fail == nil {
-		return t
-	}
-	return failed(x.named(t.fail.take()))
-}
+func (x *indexing) namedTensor(t *Tensor) *Tensor { return attributed(x.op, t) }
 
 func (x *indexing) release() {
 	for _, t := range x.made {
@@ -559,7 +546,7 @@ func (x *indexing) tensor(t *Tensor) bool {
 	if dims == 0 && (mask || !d.IsFloat() && !d.IsComplex()) && !x.staysOnDevice(t) {
 		i, err := Item[int](t)
 		if err != nil {
-			x.fail = failed(err)
+			x.fail = failed(x.named(err))
 			return false
 		}
 		if mask {
@@ -605,7 +592,7 @@ func (x *indexing) inside(t *Tensor) bool {
 	}
 	indices, err := Data[int64](wide)
 	if err != nil {
-		x.fail = failed(err)
+		x.fail = failed(x.named(err))
 		return false
 	}
 	size := x.view.Size(x.dim)

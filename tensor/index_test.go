@@ -292,6 +292,23 @@ func TestSetIndexRefusesLayouts(t *testing.T) {
 	})
 }
 
+// TestIndexNamesItself tests that the errors of operators that read an index tensor name the call of the program.
+func TestIndexNamesItself(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		onMeta, sparse := FromScalar(1, Meta), FromSlice([]int{0, 1}, nil).ToSparse()
+		x, there := Ones([]int{2}), Ones([]int{2}, Meta)
+		for op, err := range map[string]error{
+			"Index": x.Index(onMeta).Err(), "SetIndex": x.SetIndex(onMeta, 1), "Index ": there.Index(sparse).Err(), "SetIndex ": there.SetIndex(sparse, 1),
+		} {
+			var e *Error
+			if !errors.As(err, &e) || e.Op != strings.TrimSpace(op) {
+				t.Errorf("%s: %v", op, err)
+			}
+		}
+	})
+}
+
 // TestIndexOfNested tests integers for the dimensions of a nested tensor, also for one in which its elements differ.
 func TestIndexOfNested(t *testing.T) {
 	begin(t)

@@ -317,6 +317,41 @@ func TestLossesDoNotBroadcast(t *testing.T) {
 	})
 }
 
+// TestErrorsNameTheCall tests that the errors of operators that a function of this package calls name the function.
+func TestErrorsNameTheCall(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		dense, one := Ones([]int{2, 2}), FromSlice([]int{0}, []int{1})
+		for _, c := range []struct {
+			op, text string
+			x        *Tensor
+		}{
+			{"FromSlice", "accepts a DType, a Device and a MemoryFormat, got KeepDim", FromSlice([]int{1}, nil, KeepDim())},
+			{"FromSlice", "does not exist", FromSlice([]int{1}, nil, Device{CPUType, -1})},
+			{"FromScalar", "value must be a number, not a string", FromScalar("x")},
+			{"FromScalar", "value must be a number, not nil", FromScalar(nil)},
+			{"FromScalar", "unknown option KeepDim", FromScalar(1, KeepDim())},
+			{"SparseCOOTensor", "", SparseCOOTensor(one, one, []int{2, 2})},
+			{"SparseCOOTensor", "", SparseCOOTensor(one.View(1, 1), one, []int{2}, DType(100))},
+			{"SparseCSRTensor", "", SparseCSRTensor(one, one, one, []int{2, 2})},
+			{"SparseBSCTensor", "", SparseBSCTensor(one, one, one, []int{2, 2}, DType(100))},
+			{"SignalWindowsBartlett", "does not exist", SignalWindowsBartlett(3, true, Device{CPUType, -1})},
+			{"SignalWindowsHann", "does not exist", SignalWindowsHann(0, true, Device{CPUType, -1})},
+			{"SparseSum", "", dense.SparseSum()},
+			{"SparseSum", "", dense.ToSparse().SparseSum(5)},
+		} {
+			var e *Error
+			if err := c.x.Err(); !errors.As(err, &e) || e.Op != c.op || !strings.Contains(e.Message, c.text) || strings.Contains(e.Message, "aten::") {
+				t.Errorf("%s: %v, want %q", c.op, err, c.text)
+			}
+		}
+		bad := Ones([]int{2}).Add(Ones([]int{3}))
+		if err := bad.SparseSum().Err(); !errors.Is(err, bad.Err()) {
+			t.Errorf("SparseSum of a failed tensor: %v", err)
+		}
+	})
+}
+
 // TestItemOfOtherTypes tests which values [Item] returns as another type.
 func TestItemOfOtherTypes(t *testing.T) {
 	begin(t)

@@ -220,6 +220,7 @@ func TestUnreadErrors(t *testing.T) {
 		"SparseCOOTensor":                   func(bad *Tensor) { _ = SparseCOOTensor(at, bad, []int{3}).ToDense() },
 		"SparseCSRTensor of another dtype":  func(bad *Tensor) { _ = SparseCSRTensor(pointers, indices, bad, []int{2, 2}, Float64) },
 		"SVDLowRank":                        func(bad *Tensor) { _, _, _ = bad.SVDLowRank(2, 2, nil) },
+		"SparseSum":                         func(bad *Tensor) { _ = bad.SparseSum() },
 		"PCALowRank":                        func(bad *Tensor) { _, _, _ = bad.PCALowRank(2, true, 2) },
 		"Keep":                              func(bad *Tensor) { _ = bad.Keep() },
 		"MoveOut":                           func(bad *Tensor) { _ = bad.MoveOut() },

@@ -32,7 +32,7 @@ func SparseCOOTensor(indices, values *Tensor, size []int, opts ...Option) *Tenso
 	}
 	indices, values = indices.To(Int64, ofIndices), values.To(dtype, ofValues) // libtorch's operator does not convert
 	defer func() { indices.Release(); values.Release() }()
-	return callTensor("aten::sparse_coo_tensor.indices_size", indices, values, size, Default, Default, Default, pin, Default)
+	return callTensor(op, "aten::sparse_coo_tensor.indices_size", indices, values, size, Default, Default, Default, pin, Default)
 }
 
 // SparseCSRTensor makes a tensor (*, rows, columns) in compressed rows: crowIndices (*, rows+1) has the positions at
@@ -79,14 +79,21 @@ func compressed(op string, layout Layout, pointers, indices, values *Tensor, siz
 		values = values.To(dtype)
 		defer values.Release()
 	}
-	return callTensor("aten::sparse_compressed_tensor.comp_plain_value_size", pointers, indices, values, size, dtype, layout, values.Device(), Default)
+	return callTensor(op, "aten::sparse_compressed_tensor.comp_plain_value_size", pointers, indices, values, size, dtype, layout, values.Device(), Default)
 }
 
 // SparseSum sums a sparse COO t over dimensions, or all of it if none is given. The result is sparse if a sparse dimension is
 // left. PyTorch: torch.sparse.sum.
 func (t *Tensor) SparseSum(dims ...int) *Tensor {
-	if len(dims) == 0 {
-		return callTensor("aten::_sparse_sum", t)
+	const op = "SparseSum"
+	if !t.pin() {
+		return passOn(op, t)
 	}
-	return callTensor("aten::_sparse_sum.dim", t, dims)
+	name, args := "aten::_sparse_sum", []any{t}
+	if len(dims) != 0 {
+		name, args = "aten::_sparse_sum.dim", append(args, dims)
+	}
+	sum := callTensor(op, name, args...)
+	t.unpin()
+	return sum
 }

@@ -126,9 +126,9 @@ func window(op string, m int, opts []Option, f func(DType) *Tensor) *Tensor {
 	case dtype != Float32 && dtype != Float64:
 		return failed(refused(op, ErrArgument, "a window is float32 or float64, not %v", dtype))
 	case m == 0:
-		return Empty([]int{0}, opts...)
+		return attributed(op, Empty([]int{0}, opts...))
 	}
-	return Tidy(func() *Tensor { return f(dtype) })
+	return attributed(op, Tidy(func() *Tensor { return f(dtype) }))
 }
 
 // cosines returns the window that is a sum of cosines with the weights a.
