@@ -228,7 +228,7 @@ func (x *indexing) fill(v any) (filled bool, err error) {
 		}
 	}
 	d, on, shape := x.self.DType(), x.self.Device(), only.Shape()
-	first, _, _ := encodeNumber(v)
+	first, second, _ := encodeNumber(v)
 	mask := false
 	switch i := only.DType(); {
 	case i == Bool:
@@ -242,7 +242,7 @@ func (x *indexing) fill(v any) (filled bool, err error) {
 		}
 	case i != Int64 || d.IsFloat() && d.Size() == 1: // index_fill_ has no kernel for float8
 		return false, nil
-	case first.Tag == cshim.TagComplex && !d.IsComplex():
+	case first.Tag == cshim.TagComplex && !d.IsComplex() && math.Float64frombits(second.Bits) != 0:
 		return true, refused(x.op, ErrArgument, "a complex number cannot be converted to %v", d)
 	case len(shape) > 1:
 		shape = []int{only.Numel()}
@@ -259,6 +259,9 @@ func (x *indexing) fill(v any) (filled bool, err error) {
 	}
 	if mask {
 		return true, x.view.MaskedFill_(only, v).Err()
+	}
+	if first.Tag == cshim.TagComplex && !d.IsComplex() { // index_fill_ takes no complex number, whatever its value
+		v = math.Float64frombits(first.Bits)
 	}
 	return true, x.view.IndexFill_(dim, only, v).Err()
 }

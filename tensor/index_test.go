@@ -761,6 +761,30 @@ func TestSetIndexNumberRange(t *testing.T) {
 	})
 }
 
+// TestSetIndexOfComplex tests that a tensor that is not complex takes a complex number through every kind of index if its
+// imaginary part is 0, and through none otherwise.
+func TestSetIndexOfComplex(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		index := FromSlice([]int{1}, nil)
+		for name, idx := range map[string]any{
+			"an int": 1, "a slice": From(1), "two ints": []any{1, 0}, "a mask": []bool{false, true}, "a list": []int{1}, "a tensor": index,
+			"an int32": index.To(Int32), "two tensors": []any{index, index}, "a column": []any{All, index}, "a row": []any{index.View(1, 1), All},
+		} {
+			for d, want := range map[DType]float64{Float32: 3.5, Int64: 3, Bool: 1, BFloat16: 3.5} {
+				x := Zeros([]int{2, 2}, d)
+				if err := x.SetIndex(idx, 3.5+0i); err != nil || slices.Max(values(t, x)) != want {
+					t.Errorf("%s: 3.5 in %v gives %v, %v", name, d, x, err)
+				}
+				if d != Bool { // which is true for a number whose imaginary part is not 0, too
+					wantErr(t, name, x.SetIndex(idx, 3+1i), ErrArgument)
+					wantErr(t, name, x.SetIndex(idx, complex(3, math.NaN())), ErrArgument)
+				}
+			}
+		}
+	})
+}
+
 // TestSetIndexFloat8 assigns numbers beyond the range of float8 through one index, which libtorch has no fill for.
 func TestSetIndexFloat8(t *testing.T) {
 	begin(t)
