@@ -108,14 +108,9 @@ func (t *Tensor) String() string {
 		if parts, err := t.nestedText(); err == nil {
 			text = parts
 		}
-	case device.Type == MetaType:
-		suffixes = append(suffixes, size)
-		if dtype != standard {
-			suffixes = append(suffixes, named)
-		}
 	case sparseParts[layout] != nil:
 		suffixes = append(suffixes, size)
-		if nnz, err := t.ask("aten::_nnz"); err == nil {
+		if nnz, err := t.ask("aten::_nnz"); err == nil && device.Type != MetaType {
 			suffixes = append(suffixes, fmt.Sprintf("nnz=%v", nnz))
 		}
 		if !isDefault {
@@ -123,6 +118,11 @@ func (t *Tensor) String() string {
 		}
 		if parts, err := t.sparseText(layout, len(prefix)); err == nil {
 			text = parts
+		}
+	case device.Type == MetaType:
+		suffixes = append(suffixes, size)
+		if dtype != standard {
+			suffixes = append(suffixes, named)
 		}
 	case scheme != "":
 		suffixes = append(suffixes, size, named, "quantization_scheme=torch."+scheme)
@@ -284,13 +284,16 @@ func (t *Tensor) sparseText(layout Layout, indent int) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		body, err := x.body(indent + len(label))
+		body, onMeta := "...", x.Device().Type == MetaType
+		if !onMeta {
+			body, err = x.body(indent + len(label))
+		}
 		shape, numel := x.Shape(), x.Numel()
 		x.Release()
 		if err != nil {
 			return "", err
 		}
-		if numel == 0 {
+		if onMeta || numel == 0 {
 			body += ", size=" + tuple(shape)
 		}
 		lines = append(lines, label+body+")")

@@ -251,6 +251,14 @@ func TestPrintLayouts(t *testing.T) {
 				x = one(t, "aten::to_sparse_csr", Stack([]*Tensor{base(4, 6), base(4, 6)}))
 			case "large csr":
 				x = one(t, "aten::to_sparse_csr", base(60, 60))
+			case "coo on meta":
+				x = one(t, "aten::to_sparse", base(4, 6)).To(Meta)
+			case "hybrid coo on meta":
+				x = one(t, "aten::to_sparse.sparse_dim", base(4, 6), 1).To(Meta)
+			case "csr on meta":
+				x = one(t, "aten::to_sparse_csr", base(4, 6)).To(Meta)
+			case "bsc on meta":
+				x = one(t, "aten::to_sparse_bsc", base(4, 6), []int{2, 3}).To(Meta)
 			case "nested":
 				x = nested(t, d, []int{2, 3}, []int{1, 2})
 			case "nested rows":
