@@ -205,7 +205,14 @@ func (b *backwardHooks) input(x *tensor.Tensor) (*tensor.Tensor, error) {
 			return nil, nil
 		}
 		defer e.gradOutput.Release()
-		return b.leave(gradInput, e.gradOutput)
+		gradOutput := e.gradOutput
+		if gradOutput != nil {
+			gradOutput = gradOutput.Alias() // of this hook's scope, so that f can call Keep
+			if err := gradOutput.Err(); err != nil {
+				return nil, err
+			}
+		}
+		return b.leave(gradInput, gradOutput)
 	})
 	return x, err
 }

@@ -208,6 +208,43 @@ func TestBackwardHooksInPlace(t *testing.T) {
 	}
 }
 
+// TestBackwardHooksKeepGradients tests that gradients that a backward hook keeps outlive the pass.
+func TestBackwardHooksKeepGradients(t *testing.T) {
+	leak.Check(t)
+	for _, inner := range []bool{false, true} { // whether the layer's input needs a gradient
+		var kept []*tensor.Tensor
+		err := tensor.WithScope(func() error {
+			w, x := tensor.Full([]int{2}, 3.0).RequiresGrad_(), tensor.Ones([]int{2}).RequiresGrad_(inner)
+			h := nn.NewHooked(layerFunc(func(x *tensor.Tensor) *tensor.Tensor { return x.Mul(w) }))
+			keep := func(g *tensor.Tensor) {
+				if g != nil {
+					kept = append(kept, g.Keep())
+				}
+			}
+			_, err := h.RegisterFullBackwardHook(func(in, out *tensor.Tensor) (*tensor.Tensor, error) {
+				keep(out)
+				keep(in)
+				return nil, nil
+			})
+			return errors.Join(err, h.Forward(x).Mul(2).Sum().Backward())
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []float64{2}
+		if inner {
+			want = append(want, 6)
+		}
+		if len(kept) != len(want) {
+			t.Fatalf("input %v: %d gradients, want %d", inner, len(kept), len(want))
+		}
+		for i, g := range kept {
+			golden.Exact(t, "a kept gradient", g, []float64{want[i], want[i]})
+			g.Release()
+		}
+	}
+}
+
 // lost is a sum that gives its first operand no gradient.
 type lost struct{}
 
