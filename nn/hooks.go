@@ -87,8 +87,9 @@ func (h *Hooked) RegisterFullBackwardPreHook(f func(gradOutput *tensor.Tensor) (
 // RegisterFullBackwardHook calls f with the gradients of the layer's input and output once the backward pass has
 // computed both. If f returns a tensor, it replaces the gradient of the input; nil leaves it unchanged. gradInput is
 // nil if the input needs or receives no gradient, gradOutput if the output receives none. To return a tensor if the input
-// needs no gradient is an error. f runs as a hook of Tensor.RegisterHook does. The returned function removes the hook. The
-// restrictions are those of RegisterFullBackwardPreHook. PyTorch: Module.register_full_backward_hook.
+// needs no gradient is an error. f runs as a hook of Tensor.RegisterHook does, in a scope: to store a gradient, it calls
+// Keep. The returned function removes the hook. The restrictions are those of RegisterFullBackwardPreHook. PyTorch:
+// Module.register_full_backward_hook.
 func (h *Hooked) RegisterFullBackwardHook(f func(gradInput, gradOutput *tensor.Tensor) (*tensor.Tensor, error)) (remove func(), err error) {
 	return register("RegisterFullBackwardHook", h, func(h *Hooked) *[]*hook[func(gradInput, gradOutput *tensor.Tensor) (*tensor.Tensor, error)] {
 		return &h.backOutward

@@ -223,14 +223,14 @@ func runHook(id uint64, grad cshim.Handle) (out cshim.Handle, failed uint64) {
 }
 
 // RegisterHook calls f with the gradient of t each time it is computed; nil if t receives none. If f returns a tensor,
-// it replaces the gradient; nil leaves it unchanged. f runs on a thread of the autograd engine, in a scope. The
-// backward pass returns an error of f, or a panic as a [*PanicError]. The returned function removes the hook, also once
-// t has been written to in place or released. If f refers to t, or to tensors computed from it, they are not freed
-// before the hook is removed or t is released. f must not end its goroutine (runtime.Goexit, t.Fatal of a test): this
-// leaks the pass, and ends the process for a tensor on a CUDA device, whose hooks run on libtorch's threads. Hooks may
-// be registered and removed while other goroutines run passes that call them, with one exception: registering the first
-// hook of a non-leaf tensor while another goroutine runs a pass through its graph is ErrArgument. PyTorch:
-// Tensor.register_hook.
+// it replaces the gradient; nil leaves it unchanged. f runs on a thread of the autograd engine, in a scope: to store the
+// gradient, f calls Keep. The backward pass returns an error of f, or a panic as a [*PanicError]. The returned function
+// removes the hook, also once t has been written to in place or released. If f refers to t, or to tensors computed from
+// it, they are not freed before the hook is removed or t is released. f must not end its goroutine (runtime.Goexit,
+// t.Fatal of a test): this leaks the pass, and ends the process for a tensor on a CUDA device, whose hooks run on
+// libtorch's threads. Hooks may be registered and removed while other goroutines run passes that call them, with one
+// exception: registering the first hook of a non-leaf tensor while another goroutine runs a pass through its graph is
+// ErrArgument. PyTorch: Tensor.register_hook.
 func (t *Tensor) RegisterHook(f func(grad *Tensor) (*Tensor, error)) (remove func(), err error) {
 	if f == nil {
 		return func() {}, refused("RegisterHook", ErrNil, "a function is needed, got nil")
