@@ -205,7 +205,7 @@ type walker struct {
 	after  bool // call named after the visit of a module's parts, not before
 	tensor func(name string, t *tensor.Tensor, r role)
 	module func(m any)
-	named  func(name string, m any)           // as module, without embedded structs
+	named  func(name string, m any) (in bool) // as module, without embedded structs; in: visit its parts, unless after
 	place  func(name string, v reflect.Value) // of a tensor
 	skip   func(name string) bool             // whether to leave out the value with that name
 	open   map[unsafePointer]bool             // modules on the path from the root, to detect cycles
@@ -264,12 +264,11 @@ func (w *walker) value(v reflect.Value, name string, r role) {
 			p, ok := v.Interface().(proxy)
 			named = !ok || p.stands() == nil
 		}
-		if named && !w.after {
-			w.named(name, v.Interface())
-		}
-		if v.Type() == parametrizedType && v.CanInterface() {
+		switch {
+		case named && !w.after && !w.named(name, v.Interface()):
+		case v.Type() == parametrizedType && v.CanInterface():
 			w.parametrized(v.Interface().(*Parametrized), name)
-		} else {
+		default:
 			w.value(v.Elem(), name, r)
 		}
 		if named && w.after {
@@ -316,8 +315,8 @@ func (w *walker) fields(v reflect.Value, name string) {
 			w.module(part.Addr().Interface())
 		}
 		named := w.named != nil && f.value && part.CanAddr() && part.CanInterface() && !f.embedded
-		if named && !w.after {
-			w.named(join(name, f.name), part.Addr().Interface())
+		if named && !w.after && !w.named(join(name, f.name), part.Addr().Interface()) {
+			continue
 		}
 		w.path = append(w.path, step{name: f.goName, kind: reflect.Struct})
 		w.value(part, join(name, f.name), f.role)

@@ -17,10 +17,30 @@ func NamedModules(m any) []NamedModule { return listModules(m, false) }
 // listModules returns the modules of NamedModules, with after a module after its parts.
 func listModules(m any, after bool) []NamedModule {
 	var out []NamedModule
-	w := walker{once: true, after: after, named: func(name string, m any) {
+	w := walker{once: true, after: after, named: func(name string, m any) bool {
 		if isListed(m) {
 			out = append(out, NamedModule{name, m})
 		}
+		return true
+	}}
+	w.walk(reflect.ValueOf(m), "")
+	return out
+}
+
+// NamedChildren returns the submodules of m that are in no other submodule, with their names in m's state, each once: of
+// those that NamedModules lists, the nearest. An element of a slice or map of modules is one, with a name such as
+// "blocks.0", and so is a part with the tag `nn:"."`, with the name "". PyTorch: Module.named_children, Module.children.
+func NamedChildren(m any) []NamedModule {
+	var out []NamedModule
+	first := true
+	w := walker{once: true, named: func(name string, part any) bool {
+		root := first && name == "" // m, or the layer for which it stands
+		first = false
+		if root || !isListed(part) {
+			return true
+		}
+		out = append(out, NamedModule{name, part})
+		return false
 	}}
 	w.walk(reflect.ValueOf(m), "")
 	return out
@@ -51,10 +71,11 @@ func Apply(m any, f func(m any) error) error {
 // is m. A submodule in several places has the name of each. PyTorch: Module.get_submodule.
 func GetSubmodule(m any, name string) (any, error) {
 	var found any
-	w := walker{once: true, named: func(at string, m any) {
+	w := walker{once: true, named: func(at string, m any) bool {
 		if found == nil && at == name && isListed(m) {
 			found = m
 		}
+		return true
 	}, skip: func(at string) bool {
 		leads := at == "" || strings.HasPrefix(name, at) && (len(at) == len(name) || name[len(at)] == '.')
 		return found != nil || !leads

@@ -2,6 +2,7 @@ package nn_test
 
 import (
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -69,6 +70,44 @@ func TestStringOfOwnModules(t *testing.T) {
 			t.Errorf("got %s, want %s", got, c.want)
 		}
 		nn.Release(c.m)
+	}
+}
+
+// TestNamedChildren compares the children of each module of torch_nn.json with PyTorch's, which are the parts at the first
+// level of its text. A list of modules is a child there; here its elements are.
+func TestNamedChildren(t *testing.T) {
+	leak.Check(t)
+	var file map[string]torchCase
+	golden.Read(t, "torch_nn.json", &file)
+	part := regexp.MustCompile(`(?m)^  \((\w+)\): `)
+	compared := 0
+	for name, c := range torchModules {
+		if name == "TripletMarginWithDistanceLoss" {
+			continue // PyTorch has its distance as a submodule
+		}
+		var want, got []string
+		for _, m := range part.FindAllStringSubmatch(file[name].Str, -1) {
+			want = append(want, m[1])
+		}
+		m := c.make()
+		for _, n := range nn.NamedChildren(m) {
+			if n.Name == "" {
+				continue // LinearCrossEntropyLoss has its loss without a prefix
+			}
+			child, _, _ := strings.Cut(n.Name, ".")
+			got = append(got, child)
+			if sub, err := nn.GetSubmodule(m, n.Name); err != nil || sub != n.Module {
+				t.Errorf("%s: %q is %v, %v", name, n.Name, sub, err)
+			}
+		}
+		if got := slices.Compact(got); !slices.Equal(got, want) {
+			t.Errorf("%s: the children are %q, PyTorch's %q", name, got, want)
+		}
+		compared += len(want)
+		nn.Release(m)
+	}
+	if compared == 0 {
+		t.Error("no module has children")
 	}
 }
 
@@ -147,6 +186,59 @@ func TestTree(t *testing.T) {
 	}
 	if _, err := nn.CalculateGain("x", 0); err == nil {
 		t.Error("CalculateGain accepts x")
+	}
+}
+
+// TestNamedChildrenOnce tests that a child in several places is listed in its first, also if another child has it, and that
+// the parts of a child are not listed. The order is that of PyTorch's.
+func TestNamedChildrenOnce(t *testing.T) {
+	leak.Check(t)
+	names := func(m any) string {
+		var out []string
+		for _, n := range nn.NamedChildren(m) {
+			out = append(out, n.Name)
+		}
+		return strings.Join(out, ",")
+	}
+	type model struct {
+		Body  *nn.Sequential
+		Head  nn.Linear
+		Tied  *nn.Linear
+		Again *nn.Linear
+		None  *nn.Linear
+		More  nn.ModuleDict
+		Last  []nn.Layer
+		Act   *nn.Tanh
+	}
+	shared, head := nn.NewLinear(2, 2), nn.NewLinear(2, 3)
+	m := &model{Body: nn.NewSequential(shared, &nn.ReLU{}, nn.NewSequential(&nn.ReLU{})), Head: nn.Linear{Weight: head.Weight, Bias: head.Bias},
+		Tied: shared, Again: shared, More: nn.ModuleDict{{"z", nn.NewDropout(0.5)}, {"a", shared}}, Last: []nn.Layer{nn.NewLayerNorm(2)}, Act: &nn.Tanh{}}
+	defer nn.Release(m)
+	if got, want := names(m), "body,head,tied,more.z,last.0,act"; got != want {
+		t.Errorf("the children are %s, want %s", got, want)
+	}
+	if c := nn.NamedChildren(m); c[0].Module != any(m.Body) || c[1].Module != any(&m.Head) || c[2].Module != any(shared) {
+		t.Errorf("the children are %v", c)
+	}
+	type wrapper struct {
+		Inner *nn.Sequential `nn:"."`
+	}
+	normed := nn.WeightNorm(nn.NewLinear(2, 2), "weight")
+	defer nn.Release(normed)
+	for _, c := range []struct {
+		m    any
+		want string
+	}{
+		{nil, ""}, {(*model)(nil), ""}, {shared, ""}, {m.Last, "0"}, {m.More, "z,a"}, {m.Body, "0,1,2"},
+		{nn.NewHooked(m.Body), "0,1,2"}, {nn.NewSequential(nn.NewHooked(m.Body)), "0"}, {&wrapper{m.Body}, ""}, {normed, "parametrizations.weight.0"},
+	} {
+		if got := names(c.m); got != c.want {
+			t.Errorf("%T: the children are %s, want %s", c.m, got, c.want)
+		}
+	}
+	w := &wrapper{m.Body}
+	if c := nn.NamedChildren(w); len(c) != 1 || c[0].Module != any(m.Body) {
+		t.Errorf("the children are %v", c)
 	}
 }
 
