@@ -312,6 +312,14 @@ func TestScaler(t *testing.T) {
 	if got := loaded.StateDict(); !maps.Equal(got, state) {
 		t.Errorf("the state %v was restored as %v", state, got)
 	}
+	off, err := optim.NewGradScaler(optim.Enabled(false))
+	if err := errors.Join(err, checkpoint.LoadTraining(path, &nn.Sequential{}, nil, checkpoint.Scaler(off)),
+		checkpoint.SaveTraining(path, &nn.Sequential{}, nil, checkpoint.Scaler(off)), checkpoint.LoadTraining(path, &nn.Sequential{}, nil, checkpoint.Scaler(off))); err != nil {
+		t.Errorf("the state of a scaler with Enabled(false): %v", err)
+	}
+	if err := checkpoint.LoadTraining(path, &nn.Sequential{}, nil, checkpoint.Scaler(loaded)); !errors.Is(err, tensor.ErrArgument) {
+		t.Errorf("an empty state is loaded: %v", err)
+	}
 }
 
 func TestValueOfAnotherTypeIsAnError(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -1305,6 +1306,74 @@ func TestStrides(t *testing.T) {
 				t.Errorf("%s, %v: %v", name, dtype, err)
 			}
 		}
+	}
+}
+
+// TestGradScalerNotEnabled tests that a scaler with Enabled(false) leaves a program as it is without one.
+func TestGradScalerNotEnabled(t *testing.T) {
+	leak.Check(t)
+	p := ones(tensor.Float32)
+	defer p.Release()
+	opt, err := optim.NewSGD([]*tensor.Tensor{p}, 0.5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := optim.NewGradScaler(optim.InitScale(1024), optim.Enabled(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	on, err := optim.NewGradScaler(optim.Enabled(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.IsEnabled() || !on.IsEnabled() || (*optim.GradScaler)(nil).IsEnabled() {
+		t.Error("IsEnabled is wrong")
+	}
+	err = tensor.WithScope(func() error {
+		loss := p.Mul(3).Sum()
+		scaled := s.Scale(loss)
+		if err := scaled.Backward(); err != nil {
+			return err
+		}
+		want := float64(3 * p.Numel())
+		if v, err := scaled.Item(); v != want || err != nil {
+			t.Errorf("the scaled loss is %v, %v, want %v", v, err, want)
+		}
+		scaled.Release()
+		if v, err := loss.Item(); v != want || err != nil {
+			t.Errorf("the loss is %v, %v after what Scale returned is released", v, err)
+		}
+		for range 2 { // as often as the program likes
+			if err := errors.Join(s.Unscale(opt), s.Step(opt)); err != nil {
+				return err
+			}
+		}
+		s.Update()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden.Exact(t, "the parameter", p, slices.Repeat([]float64{1 - 2*0.5*3}, p.Numel()))
+	if err := errors.Join(s.LoadStateDict(on.StateDict()), s.LoadStateDict(s.StateDict())); err != nil {
+		t.Error(err)
+	}
+	if state := s.StateDict(); s.GetScale() != 1 || state == nil || len(state) != 0 {
+		t.Errorf("the scale is %v, the state %v", s.GetScale(), state)
+	}
+	if err := on.LoadStateDict(s.StateDict()); !errors.Is(err, tensor.ErrArgument) {
+		t.Errorf("an empty state loads: %v", err)
+	}
+	setGrad(t, p, math.Inf(1))
+	if err := s.Step(opt); err != nil {
+		t.Error(err)
+	}
+	if v, err := p.Sum().Item(); !math.IsInf(v, -1) || err != nil {
+		t.Errorf("the sum of the parameter is %v, %v after a step with infinite gradients", v, err)
+	}
+	opt.ZeroGrad()
+	if s.Scale(nil).Err() == nil || s.Unscale(nil) == nil || s.Step(nil) == nil {
+		t.Error("a nil argument is no error")
 	}
 }
 

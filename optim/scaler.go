@@ -33,6 +33,7 @@ import (
 // once.
 type GradScaler struct {
 	mu              sync.Mutex
+	disabled        bool
 	scale           float64
 	growth, backoff float64
 	interval        int
@@ -66,7 +67,12 @@ func BackoffFactor(v float64) ScalerOption { return func(s *GradScaler) { s.back
 // GrowthInterval sets the number of steps in succession after which the scale grows (growth_interval=); 2000 by default.
 func GrowthInterval(n int) ScalerOption { return func(s *GradScaler) { s.interval = n } }
 
-// NewGradScaler returns a GradScaler. Options: InitScale, GrowthFactor, BackoffFactor, GrowthInterval. PyTorch:
+// Enabled makes a scaler that scales nothing if on is false (enabled=), so that a program needs no second code path for
+// training without float16: Scale returns a tensor with the loss's value, Step only calls opt.Step, Unscale, Update and
+// LoadStateDict do nothing, GetScale returns 1, and StateDict an empty map.
+func Enabled(on bool) ScalerOption { return func(s *GradScaler) { s.disabled = !on } }
+
+// NewGradScaler returns a GradScaler. Options: InitScale, GrowthFactor, BackoffFactor, GrowthInterval, Enabled. PyTorch:
 // torch.amp.GradScaler.
 func NewGradScaler(opts ...ScalerOption) (*GradScaler, error) {
 	s := &GradScaler{scale: 65536, growth: 2, backoff: 0.5, interval: 2000, found: map[*Optimizer]finding{}, stepped: map[*Optimizer]bool{}}
@@ -103,6 +109,9 @@ func (s *GradScaler) Scale(loss *tensor.Tensor) *tensor.Tensor {
 	if s == nil || s.found == nil {
 		return tensor.Failed(refuse.Nil("Scale", "a scaler"))
 	}
+	if s.disabled {
+		return loss.Alias() // not loss: the program may release what Scale returns and still use the loss
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// A Go number would not take part in the promotion of dtypes, and the product in float16 would overflow.
@@ -126,6 +135,9 @@ func (s *GradScaler) Unscale(opt *Optimizer) error {
 func (s *GradScaler) unscale(op string, opt *Optimizer) error {
 	if opt == nil {
 		return refuse.Nil(op, "an optimizer")
+	}
+	if s.disabled {
+		return nil
 	}
 	if _, done := s.found[opt]; done {
 		return refuse.Error(op, tensor.ErrArgument, "the gradients are unscaled since the last Update")
@@ -215,6 +227,9 @@ func (s *GradScaler) Step(opt *Optimizer) error {
 	if s == nil || s.found == nil {
 		return refuse.Nil(op, "a scaler")
 	}
+	if s.disabled {
+		return opt.Step()
+	}
 	found, err := s.beforeStep(op, opt)
 	if found.nonfinite || err != nil {
 		return err
@@ -284,10 +299,16 @@ func (s *GradScaler) Update() {
 	}
 }
 
+// IsEnabled reports whether the scaler scales; see the option Enabled. PyTorch: GradScaler.is_enabled.
+func (s *GradScaler) IsEnabled() bool { return s != nil && s.found != nil && !s.disabled }
+
 // GetScale returns the scale. PyTorch: GradScaler.get_scale.
 func (s *GradScaler) GetScale() float64 {
 	if s == nil {
 		return 0
+	}
+	if s.disabled {
+		return 1
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -298,6 +319,9 @@ func (s *GradScaler) GetScale() float64 {
 func (s *GradScaler) StateDict() map[string]any {
 	if s == nil {
 		return nil
+	}
+	if s.disabled {
+		return map[string]any{}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -311,6 +335,12 @@ func (s *GradScaler) LoadStateDict(state map[string]any) error {
 	const op = "LoadStateDict"
 	if s == nil || s.found == nil {
 		return refuse.Nil(op, "a scaler")
+	}
+	if s.disabled {
+		return nil
+	}
+	if len(state) == 0 {
+		return refuse.Error(op, tensor.ErrArgument, "the state is empty, as that of a scaler with Enabled(false) is")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
