@@ -110,8 +110,8 @@ func (t *Tensor) String() string {
 		}
 	case sparseParts[layout] != nil:
 		suffixes = append(suffixes, size)
-		if nnz, err := t.ask("aten::_nnz"); err == nil && device.Type != MetaType {
-			suffixes = append(suffixes, fmt.Sprintf("nnz=%v", nnz))
+		if nnz, err := t.NNZ(); err == nil && device.Type != MetaType {
+			suffixes = append(suffixes, fmt.Sprintf("nnz=%d", nnz))
 		}
 		if !isDefault {
 			suffixes = append(suffixes, named)

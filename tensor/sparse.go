@@ -59,6 +59,17 @@ func SparseBSCTensor(ccolIndices, rowIndices, values *Tensor, size []int, opts .
 	return compressed("SparseBSCTensor", SparseBSC, ccolIndices, rowIndices, values, size, opts)
 }
 
+var opNNZ = op{name: "aten::_nnz", goName: "NNZ", args: opSparseDim.args}
+
+// NNZ returns the number of values that a sparse x stores: elements, or blocks of the layouts with blocks, in each matrix
+// of a batch. COO that is not coalesced may have several for one element. PyTorch: torch.Tensor._nnz.
+func (t *Tensor) NNZ() (int, error) {
+	var c call
+	c.begin(&opNNZ)
+	c.tensor(0, t)
+	return c.integer()
+}
+
 // compressed calls the operator of all compressed layouts: those of a single one, such as aten::sparse_csr_tensor, have no
 // derivative, and their results do not require gradients.
 func compressed(op string, layout Layout, pointers, indices, values *Tensor, size []int, opts []Option) *Tensor {

@@ -70,6 +70,34 @@ func TestCompressedOperands(t *testing.T) {
 	})
 }
 
+// TestNNZ tests the number of stored values in each layout. The numbers are PyTorch's.
+func TestNNZ(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := FromSlice([]float32{0, 1, 0, 2, 0, 0, 3, 4, 0, 0, 0, 5, 6, 0, 0, 7}, []int{4, 4})
+		repeated := SparseCOOTensor(FromSlice([]int64{0, 0, 1, 1}, []int{2, 2}), Ones([]int{2}), []int{2, 2})
+		for what, c := range map[string]struct {
+			x    *Tensor
+			want int
+		}{
+			"COO": {x.ToSparse(), 7}, "CSR": {x.ToSparseCSR(), 7}, "CSC": {x.ToSparseCSC(), 7},
+			"BSR": {x.ToSparseBSR([]int{2, 2}), 4}, "BSC": {x.ToSparseBSC([]int{2, 2}), 4},
+			"a batch": {Stack([]*Tensor{x, x}).ToSparseCSR(), 7}, "repeated coordinates": {repeated, 2}, "coalesced": {repeated.Coalesce(), 1},
+			"empty": {Zeros([]int{2, 3}).ToSparse(), 0},
+		} {
+			if n, err := c.x.NNZ(); n != c.want || err != nil {
+				t.Errorf("%s: %d, %v, want %d", what, n, err, c.want)
+			}
+		}
+		if n, err := x.NNZ(); err == nil || !strings.Contains(err.Error(), "NNZ") {
+			t.Errorf("a strided tensor has %d, %v", n, err)
+		}
+		if n, err := (*Tensor)(nil).NNZ(); !errors.Is(err, ErrNil) {
+			t.Errorf("nil has %d, %v", n, err)
+		}
+	})
+}
+
 // TestSparseCOOTensor tests that indices and values are converted as in torch.sparse_coo_tensor.
 func TestSparseCOOTensor(t *testing.T) {
 	begin(t)
