@@ -175,6 +175,14 @@ func TestResizedWithUnusedState(t *testing.T) {
 		t.Errorf("a step with momentum: %v", err)
 	}
 	golden.Exact(t, "the parameter after the error", p, make([]float64, 6))
+	group.Momentum = 0
+	if err := opt.LoadStateDict(opt.StateDict()); err != nil { // without the buffer
+		t.Errorf("a load of its own state: %v", err)
+	}
+	group.Momentum = 0.9
+	if err := opt.Step(); err != nil {
+		t.Errorf("a step with a new buffer: %v", err)
+	}
 	opt.ZeroGrad()
 }
 

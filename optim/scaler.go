@@ -82,7 +82,7 @@ func NewGradScaler(opts ...ScalerOption) (*GradScaler, error) {
 		}
 		o(s)
 	}
-	if err := s.check("NewGradScaler"); err != nil {
+	if err := s.check("NewGradScaler"); err != nil && !s.disabled {
 		return nil, err
 	}
 	s.scale = float64(float32(s.scale))

@@ -248,12 +248,14 @@ func (a *Algorithm) stateOf(g *Group, at place) map[string]any {
 	s := map[string]any{}
 	var lacks []string
 	for i := range a.Slots {
-		slot := &a.Slots[i]
-		if t := at.b.state[i][at.i]; t != nil {
+		slot, p := &a.Slots[i], at.b.params[at.i]
+		used := slot.Used != nil && slot.Used(g, p)
+		switch t := at.b.state[i][at.i]; {
+		case t != nil && (used || slot.Used == nil || slot.byShape || slot.fits(p, shapeOf(p), t)):
 			s[slot.Name] = lent(t)
-		} else if slot.Used != nil && slot.Used(g, at.b.params[at.i]) {
+		case t == nil && used:
 			lacks = append(lacks, slot.Name)
-		}
+		} // else it is of earlier settings and another shape, which a load would refuse
 	}
 	if m := at.b.masters[at.i]; m != nil {
 		s["master"] = lent(m)
