@@ -148,20 +148,25 @@ func decode[T any](f *File, e *entry, v *T) error {
 }
 
 func marshal(mode cbor.EncMode, v any) (text []byte, err error) {
-	defer recovered(&err)
+	defer recovered(&err, v)
 	return mode.Marshal(v)
 }
 
 func unmarshal(text []byte, v any) (err error) {
-	defer recovered(&err)
+	defer recovered(&err, v)
 	return decoding.Unmarshal(text, v)
 }
 
-// recovered, deferred, turns the panic of a method that stores or reads a value into an error. The method of an embedded
+// recovered, deferred, turns the panic of a method that stores or reads v into an error. The method of an embedded
 // pointer or interface panics if that is nil, as it is in a value that is read.
-func recovered(err *error) {
+func recovered(err *error, v any) {
 	if p := recover(); p != nil {
-		*err = fmt.Errorf("its method panicked: %v", p)
+		t := reflect.TypeOf(v)
+		if t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		*err = fmt.Errorf("a method of %v, or of a part of it, panicked: %v; what a struct embeds as a pointer or an interface is nil when "+
+			"it is read: name that field, or give the struct methods of its own", t, p)
 	}
 }
 
@@ -500,7 +505,7 @@ func newStorer[M any](method func(m M) ([]byte, error)) storer {
 		if !ok {
 			return nil, errors.ErrUnsupported
 		}
-		defer recovered(&err)
+		defer recovered(&err, p.Interface())
 		return method(m)
 	}}
 }
