@@ -172,6 +172,9 @@ func GraphBegin(device int32, pool Pool) (Graph, error) {
 	return Graph(g), err
 }
 
+// GraphRefuse makes the capture of the calling thread fail when it ends, after a call that Go has refused.
+func GraphRefuse() { _, _ = GraphBegin(DeviceTypes[0].Word(0), Pool{}) } // a capture in a capture is refused
+
 // End ends the capture and returns the graph's pool. After an error the graph must be abandoned and freed.
 func (g Graph) End() (pool Pool, err error) {
 	err = takeError(C.lsc_graph_end(C.ls_graph(g), (*C.ls_pool)(unsafe.Pointer(&pool))))

@@ -27,9 +27,10 @@ func listModules(m any, after bool) []NamedModule {
 	return out
 }
 
-// NamedChildren returns the submodules of m that are in no other submodule, with their names in m's state, each once: of
-// those that NamedModules lists, the nearest. An element of a slice or map of modules is one, with a name such as
-// "blocks.0", and so is a part with the tag `nn:"."`, with the name "". PyTorch: Module.named_children, Module.children.
+// NamedChildren returns the submodules that m, a pointer or a layer, holds directly, with their names in m's state, each
+// once: of those that NamedModules lists, the nearest. An element of a slice or map of modules is one, with a name such
+// as "blocks.0", and so is a part with the tag `nn:"."`, with the name "". PyTorch: Module.named_children,
+// Module.children.
 func NamedChildren(m any) []NamedModule {
 	var out []NamedModule
 	first := true

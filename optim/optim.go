@@ -268,6 +268,12 @@ func (b *Optimizer) lockedStep(inverse float64) error {
 	return nil
 }
 
+// refuseInCapture returns an error, and makes the capture fail also if the program ignores it.
+func refuseInCapture(op, format string, args ...any) error {
+	cshim.GraphRefuse()
+	return refuse.Error(op, tensor.ErrCapture, format, args...)
+}
+
 // ready returns the error of an optimizer that cannot step.
 func (b *Optimizer) ready(op string) error {
 	if b.kind == nil {
@@ -278,7 +284,7 @@ func (b *Optimizer) ready(op string) error {
 		return err
 	}
 	if b.kind.Counts && !b.kind.steady && cshim.GraphCapturing() {
-		return refuse.Error(op, tensor.ErrCapture, "%s computes with the number of the step, and a graph's replays would all have the same", b.kind.Name)
+		return refuseInCapture(op, "%s computes with the number of the step, and a graph's replays would all have the same", b.kind.Name)
 	}
 	for _, g := range b.groups {
 		if err := b.kind.check(b.kind.Name, g); err != nil {
@@ -701,7 +707,7 @@ func (b *Optimizer) stepSome(g *Group, bk *bucket, at []int, sparse, first bool)
 		bk.grads[i] = nil
 	}
 	if len(made) > 0 && cshim.GraphCapturing() {
-		return undo(refuse.Error("Step", tensor.ErrCapture, "a graph's replays would make the optimizer's state again: take the first step before the capture"))
+		return undo(refuseInCapture("Step", "a graph's replays would make the optimizer's state again: take the first step before the capture"))
 	}
 	if err := b.run(g, part, sparse); err != nil {
 		return undo(err)

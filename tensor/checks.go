@@ -49,7 +49,11 @@ func comparableShape(t *Tensor) handle.Shape {
 	}
 	s := handle.Shape{Dims: int(m.NDim), First: m.Sizes}
 	if s.Dims > len(s.First) {
-		s.Rest = fmt.Sprint(t.Shape()[len(s.First):])
+		shape := t.Shape()
+		if len(shape) != s.Dims { // another goroutine has released it
+			return handle.Shape{Dims: -1}
+		}
+		s.Rest = fmt.Sprint(shape[len(s.First):])
 	}
 	return s
 }

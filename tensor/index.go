@@ -119,10 +119,10 @@ func (t *Tensor) Index(idx ...any) *Tensor {
 // are dropped. t must be dense or nested, not sparse.
 //
 // A number is converted to t's dtype as in PyTorch: an integer dtype drops the fraction, and in an unsigned one -1
-// becomes the largest number. One beyond the dtype's range is an error, except where PyTorch does not check it:
-// float16, bfloat16 and float8 then take an infinity (or the largest number or NaN, if they have none). This applies if
-// integers and slices select a single element, if idx has several tensors and lists, or one of int32, and in float8 if
-// it has one of int64 or a bool.
+// becomes the largest number. One beyond the dtype's range is an error, except where PyTorch does not check it: float16,
+// bfloat16 and float8 then take an infinity (or the largest number or NaN, if they have none). This applies if integers
+// and slices select a single element, if idx has several tensors and lists, or one of int32, and in float8 if it has one
+// of int64 or a bool. A complex number without an imaginary part is taken at every index, also where PyTorch refuses it.
 //
 // A tensor is converted, too, if idx has only integers, slices, Ellipsis and NewAxis; otherwise it must have t's dtype,
 // or be a single element assigned through a single mask. A value that shares memory with t must cover exactly the

@@ -1124,6 +1124,13 @@ func capturedSteps(*Control) error {
 		if err := expect(e.name+": the first step", err, tensor.ErrCapture); err != nil {
 			return err
 		}
+		_, err = cuda.Capture(d, func() error {
+			err := step()
+			return expect(e.name+": a step whose error is ignored", err, tensor.ErrCapture)
+		})
+		if err := expect(e.name+": a capture that ignores the error", err, tensor.ErrCapture); err != nil {
+			return err
+		}
 		if err := tensor.WithScope(step); err != nil {
 			return fmt.Errorf("%s: an eager step: %w", e.name, err)
 		}
