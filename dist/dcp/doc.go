@@ -48,5 +48,6 @@
 //
 // If the context of a rank ends within a call, the group is aborted, and the other ranks get a *dist.PeerError. A context
 // that ends after all ranks have written does not end Save. The group is also aborted if a function of the program that a
-// call uses, such as a method of a value in Parts, panics or ends the goroutine (runtime.Goexit); the panic goes on.
+// call uses panics or ends the goroutine (runtime.Goexit); the panic goes on. A panic of a method that stores a value of
+// Parts is an error of the call on all ranks.
 package dcp
