@@ -55,6 +55,9 @@ func checks(op string, f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs [
 	if f == nil {
 		return nil, refuse.Nil(op, "a function")
 	}
+	if err := recordable(op); err != nil {
+		return nil, err
+	}
 	s := &checkSettings{1e-6, 1e-5, 1e-3}
 	for _, o := range opts {
 		if o == nil {

@@ -12,7 +12,7 @@ import (
 // The functions of torch.autograd.functional. f is called with tensors of the values of inputs that require gradients,
 // with the recording of gradients enabled. The results are new tensors without a graph; with CreateGraph(true), they have
 // one, which leads to inputs that require gradients. Where the outputs do not depend on an input, the result is zero, or an
-// error with Strict(true).
+// error with Strict(true). In inference mode, which records no gradients, each of them is an error.
 
 // FunctionalOption is a keyword argument of VJP, JVP, Jacobian, Hessian, HVP and VHP.
 type FunctionalOption func(*functional)
@@ -36,6 +36,9 @@ func (s *functional) begin(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inpu
 	if f == nil {
 		return refuse.Nil(s.op, "a function")
 	}
+	if err := recordable(s.op); err != nil {
+		return err
+	}
 	if len(inputs) == 0 {
 		return refuse.Error(s.op, tensor.ErrArgument, "at least one input is needed")
 	}
@@ -57,6 +60,14 @@ func (s *functional) begin(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inpu
 	}
 	if s.forward && s.strict {
 		return refuse.Error(s.op, tensor.ErrArgument, "ForwardMode and Strict cannot be combined")
+	}
+	return nil
+}
+
+// recordable returns an error in inference mode, in which EnableGrad records nothing, so that every derivative would be zero.
+func recordable(op string) error {
+	if tensor.InferenceEnabled() {
+		return refuse.Error(op, tensor.ErrArgument, "inference mode records no gradients: call it outside Inference")
 	}
 	return nil
 }

@@ -188,6 +188,44 @@ func TestFunctionalErrors(t *testing.T) {
 	})
 }
 
+// TestDerivativesInInference tests that what differentiates a function is an error in inference mode, where every derivative
+// would be zero.
+func TestDerivativesInInference(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := []*tensor.Tensor{tensor.Ones([]int{1}, tensor.Float64).RequiresGrad_()}
+		square := func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].Mul(in[0]).Sum() }
+		pair := func(_, _ any, err error) error { return err }
+		single := func(_ any, err error) error { return err }
+		calls := map[string]func() error{
+			"VJP":           func() error { return pair(autograd.VJP(square, x, nil)) },
+			"JVP":           func() error { return pair(autograd.JVP(square, x, x)) },
+			"Jacobian":      func() error { return single(autograd.Jacobian(square, x)) },
+			"Hessian":       func() error { return single(autograd.Hessian(square, x)) },
+			"HVP":           func() error { return pair(autograd.HVP(square, x, x)) },
+			"VHP":           func() error { return pair(autograd.VHP(square, x, x)) },
+			"GradCheck":     func() error { return autograd.GradCheck(square, x) },
+			"GradGradCheck": func() error { return autograd.GradGradCheck(square, x) },
+		}
+		for op, call := range calls {
+			if err := call(); err != nil {
+				t.Errorf("%s: %v", op, err)
+			}
+			if err := autograd.NoGrad(call); err != nil {
+				t.Errorf("%s in NoGrad: %v", op, err)
+			}
+			err := autograd.Inference(call)
+			if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), op+": inference mode records no gradients") {
+				t.Errorf("%s in Inference: %v", op, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestFunctionalSparse tests sparse inputs, with and without a graph of the results; the wanted values are PyTorch's.
 func TestFunctionalSparse(t *testing.T) {
 	leak.Check(t)
