@@ -578,6 +578,68 @@ func TestGradCheckOfNothing(t *testing.T) {
 	}
 }
 
+// TestGradGradCheckErrors tests that the errors of GradGradCheck name it, and what the caller gave.
+func TestGradGradCheckErrors(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x, y, w := points(2), points(2), points(2)
+		first := func(f autograd.Function) func(in ...*tensor.Tensor) *tensor.Tensor {
+			return func(in ...*tensor.Tensor) *tensor.Tensor { return applied(f)(in[0]) }
+		}
+		for name, c := range map[string]struct {
+			f    func(in ...*tensor.Tensor) *tensor.Tensor
+			want string
+		}{
+			"of an input":     {first(square{}), "input 0, element [0], gradient element 0: the backward pass gives 0"},
+			"of the gradient": {first(double{}), "the gradient of the output, element [0], gradient element 0: the backward pass gives 0"},
+			"dtype":           {func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].To(tensor.Float32) }, "the output is float32"},
+			"constant":        {func(...*tensor.Tensor) *tensor.Tensor { return w.Detach() }, "the output depends on no input that requires a gradient"},
+			"captured":        {func(...*tensor.Tensor) *tensor.Tensor { return w.Mul(2) }, "the output depends on no input that requires a gradient"},
+			"size": {func() func(in ...*tensor.Tensor) *tensor.Tensor {
+				calls := 0
+				return func(in ...*tensor.Tensor) *tensor.Tensor {
+					if calls++; calls > 2 {
+						return in[0].Mul(in[0])
+					}
+					return in[0].Mul(in[1])
+				}
+			}(), "the gradient's size changes from 4 to 2"},
+		} {
+			err := autograd.GradGradCheck(c.f, []*tensor.Tensor{x, y})
+			if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "GradGradCheck: "+c.want) {
+				t.Errorf("%s: got %v, want %q", name, err, c.want)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// square has a gradient that has none with respect to the input.
+type square struct{}
+
+func (square) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	ctx.SaveForBackward(in[0])
+	return []*tensor.Tensor{in[0].Mul(in[0])}, nil
+}
+
+func (square) Backward(ctx *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	return []*tensor.Tensor{grads[0].Mul(ctx.Saved()[0].Detach()).Mul(2)}, nil
+}
+
+// double has a gradient that has none with respect to that of the output.
+type double struct{}
+
+func (double) Forward(_ *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	return []*tensor.Tensor{in[0].Mul(2)}, nil
+}
+
+func (double) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	return []*tensor.Tensor{grads[0].Detach().Mul(2)}, nil
+}
+
 func TestGradCheckOperators(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {

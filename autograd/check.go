@@ -11,7 +11,11 @@ import (
 // CheckOption is a keyword argument of GradCheck and GradGradCheck.
 type CheckOption func(*checkSettings)
 
-type checkSettings struct{ eps, atol, rtol float64 }
+type checkSettings struct {
+	op, result      string // result names in errors what is differentiated
+	given           int    // inputs of the caller; GradGradCheck adds the gradient of the output
+	eps, atol, rtol float64
+}
 
 // Eps sets the step of the numerical derivative (eps=); 1e-6 by default.
 func Eps(v float64) CheckOption { return func(s *checkSettings) { s.eps = v } }
@@ -27,18 +31,22 @@ func Rtol(v float64) CheckOption { return func(s *checkSettings) { s.rtol = v } 
 // and f must be deterministic. The error names the input and the element that differ. PyTorch:
 // torch.autograd.gradcheck.
 func GradCheck(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, opts ...CheckOption) error {
-	const op = "GradCheck"
-	s, err := checks(op, f, inputs, opts)
+	s, err := checks("GradCheck", f, inputs, opts)
 	if err != nil {
 		return err
 	}
+	return s.check(f, inputs)
+}
+
+// check compares all gradients of f.
+func (s *checkSettings) check(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor) error {
 	return tensor.WithScope(func() error {
 		return EnableGrad(func() error {
 			for i, x := range inputs {
 				if !x.RequiresGrad() {
 					continue
 				}
-				analytic, err := jacobian(f, inputs, i)
+				analytic, err := s.jacobian(f, inputs, i)
 				if err != nil {
 					return err
 				}
@@ -58,7 +66,7 @@ func checks(op string, f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs [
 	if err := recordable(op); err != nil {
 		return nil, err
 	}
-	s := &checkSettings{1e-6, 1e-5, 1e-3}
+	s := &checkSettings{op, "output", len(inputs), 1e-6, 1e-5, 1e-3}
 	for _, o := range opts {
 		if o == nil {
 			return nil, refuse.NilOption(op)
@@ -87,27 +95,34 @@ func checks(op string, f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs [
 	return s, nil
 }
 
+// input names the i-th input in errors.
+func (s *checkSettings) input(i int) string {
+	if i == s.given {
+		return "the gradient of the output"
+	}
+	return fmt.Sprintf("input %d", i)
+}
+
 // output calls f and returns an error if its result cannot be checked.
-func output(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor) (*tensor.Tensor, error) {
-	const op = "GradCheck"
+func (s *checkSettings) output(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor) (*tensor.Tensor, error) {
 	ys, err := recovered(func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{f(inputs...)}, nil })
 	if err != nil {
 		return nil, err
 	}
-	if err := check(op, ys[0]); err != nil {
+	if err := check(s.op, ys[0]); err != nil {
 		return nil, err
 	}
 	if d := ys[0].DType(); d != tensor.Float64 {
-		return nil, refuse.Error(op, tensor.ErrArgument, "the output is %v: want float64", d)
+		return nil, refuse.Error(s.op, tensor.ErrArgument, "the output is %v: want float64", d)
 	}
 	return ys[0], nil
 }
 
 // jacobian returns, row by row, the gradient of each element of the output with respect to the i-th input.
-func jacobian(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, i int) (rows [][]float64, err error) {
+func (s *checkSettings) jacobian(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, i int) (rows [][]float64, err error) {
 	err = tensor.WithScope(func() error {
 		inputs := apart(inputs)
-		y, err := output(f, inputs)
+		y, err := s.output(f, inputs)
 		if err != nil {
 			return err
 		}
@@ -115,7 +130,7 @@ func jacobian(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.
 		for k := range n {
 			row, err := []float64(nil), error(nil)
 			if y.RequiresGrad() {
-				row, err = gradOf(y, inputs[i], k, n)
+				row, err = s.gradOf(y, inputs[i], k, n)
 			} else {
 				row, err = zeros(inputs[i].Numel())
 			}
@@ -148,7 +163,7 @@ func zeros(n int) ([]float64, error) {
 	return tensor.Data[float64](z)
 }
 
-func gradOf(y, x *tensor.Tensor, k, n int) (row []float64, err error) {
+func (s *checkSettings) gradOf(y, x *tensor.Tensor, k, n int) (row []float64, err error) {
 	err = tensor.WithScope(func() error {
 		one, err := zeros(n)
 		if err != nil {
@@ -165,7 +180,7 @@ func gradOf(y, x *tensor.Tensor, k, n int) (row []float64, err error) {
 			return err
 		}
 		if g := grads[0]; g.Numel() != x.Numel() {
-			return refuse.Error("GradCheck", tensor.ErrArgument, "the gradient has shape %v, the input %v", g.Shape(), x.Shape())
+			return refuse.Error(s.op, tensor.ErrArgument, "the gradient has shape %v, the input %v", g.Shape(), x.Shape())
 		}
 		row, err = tensor.Data[float64](grads[0])
 		return err
@@ -189,13 +204,13 @@ func (s *checkSettings) compare(f func(inputs ...*tensor.Tensor) *tensor.Tensor,
 			return err
 		}
 		if len(up) != len(analytic) || len(down) != len(analytic) {
-			return refuse.Error("GradCheck", tensor.ErrArgument, "the output's size changes from %d to %d", len(analytic), len(up))
+			return refuse.Error(s.op, tensor.ErrArgument, "the %s's size changes from %d to %d", s.result, len(analytic), len(up))
 		}
 		for k := range up {
 			numeric, got := (up[k]-down[k])/(2*s.eps), analytic[k][e]
 			if d := math.Abs(got - numeric); !(d <= s.atol+s.rtol*math.Abs(numeric)) {
-				return refuse.Error("GradCheck", tensor.ErrArgument, "input %d, element %v, output element %d: the backward pass gives %v, the numerical derivative is %v",
-					i, place(e, inputs[i].Shape()), k, got, numeric)
+				return refuse.Error(s.op, tensor.ErrArgument, "%s, element %v, %s element %d: the backward pass gives %v, the numerical derivative is %v",
+					s.input(i), place(e, inputs[i].Shape()), s.result, k, got, numeric)
 			}
 		}
 	}
@@ -211,7 +226,7 @@ func (s *checkSettings) moved(f func(inputs ...*tensor.Tensor) *tensor.Tensor, i
 		// A function that differentiates, such as the one of GradGradCheck, needs inputs that require gradients here
 		// too.
 		args[i] = tensor.FromSlice(there, inputs[i].Shape(), inputs[i].Device()).RequiresGrad_()
-		y, err := output(f, args)
+		y, err := s.output(f, args)
 		if err != nil {
 			return err
 		}
@@ -233,41 +248,51 @@ func place(e int, shape []int) []int {
 // GradGradCheck applies GradCheck to the gradients of f, and so checks its second derivatives. PyTorch:
 // torch.autograd.gradgradcheck.
 func GradGradCheck(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, opts ...CheckOption) error {
-	if _, err := checks("GradGradCheck", f, inputs, opts); err != nil {
+	s, err := checks("GradGradCheck", f, inputs, opts)
+	if err != nil {
 		return err
 	}
 	return tensor.WithScope(func() error {
 		return EnableGrad(func() error {
-			y, err := output(f, inputs)
+			y, err := s.output(f, inputs)
 			if err != nil {
 				return err
 			}
 			// The gradient of the output is an input of the gradient function too.
 			seed := tensor.Linspace(0.5, 1.5, y.Numel(), tensor.Float64).Reshape(y.Shape()...).To(y.Device()).RequiresGrad_()
+			if err := seed.Err(); err != nil {
+				return err
+			}
 			n := len(inputs)
 			gradient := func(args ...*tensor.Tensor) *tensor.Tensor {
-				var wrt, flat []*tensor.Tensor
+				var wrt, grads, flat []*tensor.Tensor
 				for _, x := range args[:n] {
 					if x.RequiresGrad() {
 						wrt = append(wrt, x)
 					}
 				}
-				y, err := output(f, args[:n])
+				y, err := s.output(f, args[:n])
 				if err != nil {
 					return tensor.Failed(err)
 				}
-				grads, err := Grad([]*tensor.Tensor{y}, wrt, tensor.Gradient(args[n]), tensor.CreateGraph(true), tensor.AllowUnused(true))
-				if err != nil {
-					return tensor.Failed(err)
+				if y.RequiresGrad() {
+					grads, err = Grad([]*tensor.Tensor{y}, wrt, tensor.Gradient(args[n]), tensor.CreateGraph(true), tensor.AllowUnused(true))
+					if err != nil {
+						return tensor.Failed(err)
+					}
 				}
 				for _, g := range grads {
 					if g != nil {
 						flat = append(flat, g.Reshape(-1))
 					}
 				}
+				if len(flat) == 0 {
+					return refuse.Tensor(s.op, tensor.ErrArgument, "the output depends on no input that requires a gradient")
+				}
 				return tensor.Cat(flat)
 			}
-			return GradCheck(gradient, append(append([]*tensor.Tensor{}, inputs...), seed), opts...)
+			s.result = "gradient"
+			return s.check(gradient, append(append([]*tensor.Tensor{}, inputs...), seed))
 		})
 	})
 }
