@@ -181,10 +181,11 @@ func TestFirstHookDuringAPass(t *testing.T) {
 		z := y.Mul(5)
 		look := func(*Tensor) (*Tensor, error) { return nil, nil }
 		add := func(x *Tensor) (err error) { _, err = x.RegisterHook(look); return err }
-		var inside, shared, retain, apart, leafs error
+		var inside, shared, retain, input, apart, leafs error
 		if _, err := z.RegisterHook(func(*Tensor) (*Tensor, error) {
 			parallel(1, func(int) {
 				shared, retain, apart, leafs = add(y), y.RetainGrad(), add(other), add(x)
+				input = WithScope(func() error { return y.Mul(2).Sum().Backward(Inputs(y), RetainGraph(true)) })
 			})
 			inside = add(y)
 			return nil, nil
@@ -196,6 +197,10 @@ func TestFirstHookDuringAPass(t *testing.T) {
 		}
 		wantErr(t, "a hook of the pass's graph", shared, ErrArgument)
 		wantErr(t, "RetainGrad in the pass's graph", retain, ErrArgument)
+		wantErr(t, "Inputs in the pass's graph", input, ErrArgument)
+		if input != nil && !strings.Contains(input.Error(), "Backward: input 0 of Inputs: linstock: RetainGrad: another goroutine runs a backward pass") {
+			t.Errorf("Inputs in the pass's graph: %v", input)
+		}
 		if err := errors.Join(inside, apart, leafs); err != nil {
 			t.Errorf("a hook in the pass itself, of another graph or of a leaf: %v", err)
 		}
@@ -417,6 +422,37 @@ func TestRetainGrad(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantValues(t, "of a second output", second.Grad(), 3)
+	})
+}
+
+// TestInputsThatAreNoLeaves tests that an operator's result keeps its gradient from the first pass on that has it as an
+// input. The values are PyTorch's.
+func TestInputsThatAreNoLeaves(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x, w := leaf(1, 2), leaf(5, 7)
+		y := x.Mul(3)
+		z := y.Mul(y).Mul(w).Sum()
+		if err := z.Backward(Inputs(w, y), RetainGraph(true)); err != nil {
+			t.Fatal(err)
+		}
+		wantValues(t, "y, an input", y.Grad(), 30, 84)
+		wantValues(t, "w, an input", w.Grad(), 9, 36)
+		if x.Grad() != nil {
+			t.Errorf("x, no input: %v", x.Grad())
+		}
+		if err := z.Backward(); err != nil {
+			t.Fatal(err)
+		}
+		wantValues(t, "y, no input", y.Grad(), 60, 168)
+		wantValues(t, "x, a leaf", x.Grad(), 90, 252)
+
+		err := x.Mul(2).Sum().Backward(Inputs(x, x.Detach()))
+		wantErr(t, "an input without gradients", err, ErrArgument)
+		if err == nil || !strings.Contains(err.Error(), "Backward: input 1 of Inputs does not require gradients") {
+			t.Errorf("an input without gradients: %v", err)
+		}
+		wantValues(t, "x, after a refusal", x.Grad(), 90, 252)
 	})
 }
 

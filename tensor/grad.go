@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 
@@ -23,7 +24,7 @@ type BackwardOption func(*backwardSettings)
 // backwardSettings holds the options of a backward pass.
 type backwardSettings struct {
 	Gradients   []*Tensor // one for each root; nil stands for ones
-	Inputs      []*Tensor // leaves that get gradients
+	Inputs      []*Tensor // tensors that get gradients
 	Some        bool      // only Inputs get gradients; otherwise every leaf
 	Retain      *bool     // nil means the value of CreateGraph
 	Create      bool
@@ -36,7 +37,8 @@ func Gradient(gs ...*Tensor) BackwardOption {
 	return func(s *backwardSettings) { s.Gradients = gs }
 }
 
-// Inputs sets the leaves that get gradients (inputs=), at least one. Grad refuses it, since its inputs are an argument.
+// Inputs sets the tensors that get gradients (inputs=), at least one. Each must require gradients; for one that is not a
+// leaf, Backward calls RetainGrad. Grad refuses it, since its inputs are an argument.
 func Inputs(ts ...*Tensor) BackwardOption {
 	return func(s *backwardSettings) { s.Inputs, s.Some = ts, true }
 }
@@ -195,13 +197,16 @@ func runBackward(roots []*Tensor, opts ...BackwardOption) error {
 		return refused("Backward", ErrArgument, "AllowUnused is an option of autograd.Grad")
 	}
 	if s.Some && len(s.Inputs) == 0 {
-		return refused("Backward", ErrArgument, "Inputs is empty: want the leaves that get gradients")
+		return refused("Backward", ErrArgument, "Inputs is empty: want the tensors that get gradients")
 	}
 	b, err := prepare("Backward", roots, s.Inputs, s)
 	if err != nil {
 		return err
 	}
 	defer b.unpin()
+	if err := retainGrads(s.Inputs); err != nil {
+		return err
+	}
 	reclaim.BeforeBackward()
 	var end func(err error) error
 	if handle.BeginBackward != nil {
@@ -218,6 +223,20 @@ func runBackward(roots []*Tensor, opts ...BackwardOption) error {
 		err = end(err)
 	}
 	return err
+}
+
+// retainGrads makes the inputs of Backward that are not leaves keep their gradients. libtorch's pass would do so too, but
+// without the lock of RetainGrad.
+func retainGrads(inputs []*Tensor) error {
+	for i, t := range inputs {
+		if !t.RequiresGrad() {
+			return refused("Backward", ErrArgument, "input %d of Inputs does not require gradients", i)
+		}
+		if err := t.RetainGrad(); err != nil {
+			return fmt.Errorf("linstock: Backward: input %d of Inputs: %w", i, err)
+		}
+	}
+	return nil
 }
 
 // runGrad implements autograd.Grad.
