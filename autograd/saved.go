@@ -63,7 +63,8 @@ func SaveOnDisk(dir string, opts ...SavedOption) SavedPolicy {
 }
 
 // SaveAs casts float32 and float64 tensors to dtype, tensor.BFloat16 or tensor.Float16, and back in the backward pass:
-// gradients are less precise. Options: MinBytes, KeepFirst.
+// gradients are less precise. Values beyond dtype's range become infinite or 0: with Float16, magnitudes from 65520 and up to
+// about 3e-8, and with BFloat16, float64 values beyond float32's range. Options: MinBytes, KeepFirst.
 func SaveAs(dtype tensor.DType, opts ...SavedOption) SavedPolicy {
 	return policy(handle.SavedPolicy{Kind: cshim.SavedCast, DType: int32(dtype)}, opts)
 }
