@@ -151,7 +151,8 @@ func (p *Plan) bytes(names ...string) (n int64) {
 // parameters and buffers of model, a module, must be on the meta device ([nn.Device], [nn.To]). optimizer may be nil;
 // the state of other optimizers that step uses counts too. step is called twice with batch, and twice with each
 // smaller batch that a remedy needs; if it fails with that, the remedy is left out. New returns step's error with
-// batch; it fails if model is not on the meta device. If another goroutine is planning, New waits for it.
+// batch; it fails if model is not on the meta device. If another goroutine is planning, New waits for it, also if both
+// have one model: step must not wait for another goroutine's plan.
 func New(model any, optimizer *optim.Optimizer, batch int, step func(batch int) error) (*Plan, error) {
 	p, err := once("plan.New", model, optimizer, batch, step)
 	if err != nil {
@@ -172,6 +173,11 @@ func once(op string, model any, optimizer *optim.Optimizer, batch int, step func
 	if err := nn.Check(model); err != nil {
 		return nil, fmt.Errorf("linstock: %s: %w", op, err)
 	}
+	end, err := begin()
+	if err != nil {
+		return nil, fmt.Errorf("linstock: %s: %w", op, err)
+	}
+	defer end()
 	params, buffers := nn.NamedParameters(model), nn.NamedBuffers(model)
 	for _, t := range slices.Concat(params, buffers) {
 		if d := t.Tensor.Device(); d != tensor.Meta {
@@ -273,12 +279,12 @@ type kept struct {
 type recorder struct {
 	part   map[uint64]string // by the storage's name
 	dtype  map[uint64]tensor.DType
-	kept   []kept // claimed before the recording, which does not have them
+	kept   []kept // claimed before the steps, whose recording does not have them
 	blocks []cshim.PlanBlock
 	ops    map[uint32]string
 	totals cshim.PlanTotals
 	second int64 // the position at which the second step began
-	began  bool
+	began  bool  // the steps
 }
 
 // claim assigns the storage of t to a part and returns its name; the first claim counts.

@@ -427,6 +427,31 @@ func TestPlansAtOnce(t *testing.T) {
 	tensor.Ones([]int{4}).Release()
 }
 
+// Goroutines that plan with one model and one optimizer have the plan of one alone.
+func TestPlansOfOneModelAtOnce(t *testing.T) {
+	leak.Check(t)
+	model, opt, step := classifier(t, 32)
+	alone, err := plan.New(model, opt, 8, step)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 8 {
+		model, opt, step := classifier(t, 32)
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				p, err := plan.New(model, opt, 8, step)
+				if err != nil {
+					t.Error(err)
+				} else if p.String() != alone.String() {
+					t.Errorf("at once:\n%s\nalone:\n%s", p, alone)
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
+
 func TestFindBatchSize(t *testing.T) {
 	leak.Check(t)
 	for _, c := range []struct{ first, most, fits, want int }{

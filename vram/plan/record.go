@@ -17,11 +17,24 @@ import (
 // metaWord is the shim's number of the meta device.
 const metaWord = int32(tensor.MetaType)<<8 | 0xff
 
-// run records two steps.
+// begin begins a recording, after that of another goroutine has ended, and returns a function that ends it. It refuses a
+// recording within another one of the thread.
+func begin() (end func(), err error) {
+	runtime.LockOSThread() // the recording belongs to the thread
+	if err := cshim.PlanBegin(); err != nil {
+		runtime.UnlockOSThread()
+		return nil, err
+	}
+	recording.Lock()
+	return func() {
+		cshim.PlanEnd()
+		recording.Unlock()
+		runtime.UnlockOSThread()
+	}, nil
+}
+
+// run records two steps. The caller has called begin.
 func (r *recorder) run(model any, params []nn.Named, optimizer *optim.Optimizer, step func() error) (err error) {
-	// The recording belongs to the thread.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	for _, p := range params {
 		if !p.Tensor.RequiresGrad() {
 			continue
@@ -46,10 +59,6 @@ func (r *recorder) run(model any, params []nn.Named, optimizer *optim.Optimizer,
 	if err := vram.Collect(); err != nil { // what is garbage now is not the step's
 		return err
 	}
-	if err := cshim.PlanBegin(); err != nil {
-		return err
-	}
-	defer cshim.PlanEnd()
 	r.began = true
 	defer collectOften()()
 	for i := range 2 {
@@ -87,7 +96,8 @@ func (r *recorder) run(model any, params []nn.Named, optimizer *optim.Optimizer,
 	return nil
 }
 
-// recording is held while a step is recorded: one policy at a time stands in for the program's.
+// recording is held from before a plan looks at the model until its steps have been recorded: the steps of two goroutines
+// may have one model and one optimizer, and one policy at a time stands in for the program's.
 var recording sync.Mutex
 
 // often is the policy during a recording. Before an operator it collects if enough was allocated on the meta device
@@ -99,9 +109,8 @@ type often struct {
 }
 
 // collectOften sets the policy and returns a function that restores the program's, unless the program has set another
-// meanwhile.
+// meanwhile. The caller holds recording.
 func collectOften() func() {
-	recording.Lock()
 	o := &often{Policy: vram.CurrentPolicy()}
 	vram.SetPolicy(o)
 	cshim.SetDue(true)
@@ -111,7 +120,6 @@ func collectOften() func() {
 			vram.SetPolicy(o.Policy)
 		}
 		cshim.SetDue(false)
-		recording.Unlock()
 	}
 }
 
