@@ -47,6 +47,8 @@
 // A plan collects garbage before operators, as the default policy does, so that a tensor that the program has lost is not
 // live. In a program that allocates faster than sweeps pay for, or with [vram.Off], the peak is higher.
 //
+// Only what the goroutine that calls the step allocates is recorded, not what other goroutines do that the step starts.
+//
 // Tensors made before New are counted only if they belong to the model, its gradients or the optimizer; make the step's
 // inputs in it. Which operators run is decided as on the CPU: attention does not keep its weights, an LSTM is oneDNN's.
 // The copies that oneDNN makes for convolutions and LSTMs are counted with measured sizes. Other scratch memory, and
@@ -64,6 +66,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/handle"
@@ -201,6 +204,8 @@ func once(op string, model any, optimizer *optim.Optimizer, batch int, step func
 
 // fill computes the peak and what is live there.
 func (p *Plan) fill(r *recorder) {
+	r.mu.Lock() // a goroutine that the step has left behind may be in a hook
+	defer r.mu.Unlock()
 	events := make([]int64, r.totals.Position)
 	var backward []int64 // positions at which backward passes allocate
 	for _, b := range r.blocks {
@@ -277,6 +282,7 @@ type kept struct {
 
 // recorder records the steps of a plan and knows which storages belong to which part.
 type recorder struct {
+	mu     sync.Mutex        // guards part and dtype: hooks run on each goroutine that calls Backward
 	part   map[uint64]string // by the storage's name
 	dtype  map[uint64]tensor.DType
 	kept   []kept // claimed before the steps, whose recording does not have them
@@ -290,12 +296,15 @@ type recorder struct {
 // claim assigns the storage of t to a part and returns its name; the first claim counts.
 func (r *recorder) claim(part string, t *tensor.Tensor) (name uint64) {
 	name, bytes := handle.Storage(t)
-	if _, ok := r.part[name]; ok || name == 0 || t.Device() != tensor.Meta {
+	device, dtype := t.Device(), t.DType()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.part[name]; ok || name == 0 || device != tensor.Meta {
 		return name
 	}
-	r.part[name], r.dtype[name] = part, t.DType()
+	r.part[name], r.dtype[name] = part, dtype
 	if !r.began {
-		r.kept = append(r.kept, kept{name, part, cshim.PlanRounded(bytes), t.DType()})
+		r.kept = append(r.kept, kept{name, part, cshim.PlanRounded(bytes), dtype})
 	}
 	return name
 }

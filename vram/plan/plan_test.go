@@ -452,6 +452,40 @@ func TestPlansOfOneModelAtOnce(t *testing.T) {
 	}
 }
 
+// many is a model of two lists of parameters.
+type many struct{ Lists [2][]*tensor.Tensor }
+
+// The goroutines that a step starts may call Backward at once.
+func TestBackwardOnGoroutines(t *testing.T) {
+	leak.Check(t)
+	const parameters = 2000
+	model := &many{}
+	defer func() { nn.Release(model) }()
+	for i := range model.Lists {
+		for range parameters {
+			model.Lists[i] = append(model.Lists[i], tensor.Zeros([]int{1}, tensor.Meta).RequiresGrad_(true).Keep())
+		}
+	}
+	for range 6 {
+		if err := tensor.ZeroGrads(nn.Parameters(model), true); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := plan.New(model, nil, 1, func(int) error {
+			var errs [len(model.Lists)]error
+			var wg sync.WaitGroup
+			for i, list := range model.Lists {
+				wg.Go(func() {
+					errs[i] = tensor.WithScope(func() error { return tensor.Cat(list).Sum().Backward() })
+				})
+			}
+			wg.Wait()
+			return errors.Join(errs[:]...)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestFindBatchSize(t *testing.T) {
 	leak.Check(t)
 	for _, c := range []struct{ first, most, fits, want int }{

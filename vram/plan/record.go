@@ -77,6 +77,8 @@ func (r *recorder) run(model any, params []nn.Named, optimizer *optim.Optimizer,
 		for _, c := range reclaim.Categories() {
 			if c.Name == vram.OptimizerState {
 				c.Each(func(s reclaim.Storage) {
+					r.mu.Lock()
+					defer r.mu.Unlock()
 					if _, ok := r.part[s.Address]; !ok && s.Device == metaWord {
 						r.part[s.Address] = vram.OptimizerState
 					}
