@@ -37,12 +37,13 @@ type Explanation struct {
 	Device              Name
 	Allocated, Reserved int64
 	// Parts has at least weights, gradients, optimizer state, loader, buffers, activations, temporaries, fragmentation and
-	// cache. Activations are the tensors in open scopes that require a gradient, and everything that is in no other part:
-	// tensors that graphs have saved, and tensors outside scopes. Temporaries are the other tensors in open scopes.
-	// Fragmentation is what the allocator adds to round sizes up. Memory that is not the allocator's is in no part: that
-	// of tensor.FromMapped, such as the pages of a file, and page-locked memory.
+	// cache. Activations are the tensors in open scopes that have a grad_fn, and everything that is in no other part:
+	// tensors that graphs have saved, and tensors outside scopes. Temporaries are the other tensors in open scopes, also
+	// leaves that require a gradient. Fragmentation is what the allocator adds to round sizes up. Memory that is not the
+	// allocator's is in no part: that of tensor.FromMapped, such as the pages of a file, and page-locked memory.
 	Parts []Part
-	// Unscoped is the approximate number of tensors outside scopes that may be among the activations.
+	// Unscoped is the approximate number of tensors outside scopes, on all devices. Those on Device may be among the
+	// activations.
 	Unscoped int64
 }
 
@@ -124,7 +125,7 @@ func (e Explanation) String() string {
 	b.WriteString(t.Render())
 	b.WriteString("\n")
 	if e.Unscoped > 0 {
-		fmt.Fprintf(&b, "About %d tensors are outside every scope; they count as activations.\n", e.Unscoped)
+		fmt.Fprintf(&b, "About %d tensors, on all devices, are outside every scope; they count as activations.\n", e.Unscoped)
 	}
 	return b.String()
 }
