@@ -88,14 +88,15 @@
 //  11. Tensors that a graph reads must live as long as the graph, and until its last replay is done. The Graph keeps the
 //     captured function, and so the tensors that it refers to, from being collected, but not from being released or
 //     from ending with their scope: keep them (Keep), and release them after Close.
-//  12. During a capture the capturing goroutine does not sweep. Pinned memory that any goroutine frees meanwhile is
-//     freed when the capture ends, because libtorch would record events on the captured stream; vram.EmptyCache of
-//     the device takes effect then, too, and that of the CPU does not free pinned memory. Other frees take effect at
-//     once, but for those of the capturing goroutine after a call has made the capture invalid. While a graph is
-//     captured, another goroutine must not free a tensor that an earlier capture on the same stream has read, or, on a
-//     stream of [On], other work: libtorch 2.15 records an event on the captured stream, and the capture and
-//     allocations of other goroutines fail. libtorch 2.11 and 2.12 forget the streams that operators of other
-//     goroutines record meanwhile (4): free what they use after those streams are done.
+//  12. During a capture the capturing goroutine does not sweep, unless it calls vram.Collect or a function that does,
+//     such as vram.Measure. Pinned memory that any goroutine frees meanwhile is freed when the capture ends, because
+//     libtorch would record events on the captured stream; vram.EmptyCache of the device takes effect then, too, and
+//     that of the CPU does not free pinned memory. Other frees take effect at once, but for those of the
+//     capturing goroutine after a call has made the capture invalid. While a graph is captured, another goroutine must
+//     not free a tensor that an earlier capture on the same stream has read, or, on a stream of [On], other work:
+//     libtorch 2.15 records an event on the captured stream, and the capture and allocations of other goroutines fail.
+//     libtorch 2.11 and 2.12 forget the streams that operators of other goroutines record meanwhile (4): free what they
+//     use after those streams are done.
 //
 // # Errors
 //

@@ -283,7 +283,8 @@ func newProofs() []weak.Pointer[proof] {
 }
 
 // Collect runs a full sweep: it runs the Go collector and frees the unreachable tensors. Programs need it only before they
-// read counters. In a reclaimer it does nothing: a sweep is already under way. Python: gc.collect.
+// read counters. In a reclaimer it does nothing: a sweep is already under way. Collect frees on the calling thread, like
+// [Flush], also while that captures a CUDA graph: call it before the capture. Python: gc.collect.
 func Collect() error {
 	if err := cshim.Load(); err != nil {
 		return err

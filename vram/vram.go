@@ -41,8 +41,9 @@
 // One goroutine, the pacer, begins with the program and works from when libtorch is loaded. It serves allocations that
 // wait. Every two seconds it frees tensors that the collector has found unreachable, and shrinks the cache of an idle
 // allocator. It keeps two timers pending. Tests that check for leaked goroutines ignore it with
-// goleak.IgnoreAnyFunction("github.com/linstock-ml/linstock/vram.pace"). All functions of the package may be called by any goroutine. While a thread captures a CUDA graph, no sweep
-// begins and nothing is freed on it, except by [Flush].
+// goleak.IgnoreAnyFunction("github.com/linstock-ml/linstock/vram.pace"). All functions of the
+// package may be called by any goroutine. While a thread captures a CUDA graph, no sweep begins and nothing is freed on
+// it, except by [Flush], [Collect], and functions that call them, such as [Measure].
 //
 // # Reports
 //

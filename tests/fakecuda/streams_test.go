@@ -598,6 +598,11 @@ func beside(c *Control) error {
 		if frees() == sweeps {
 			return errors.New("there was no sweep")
 		}
+		// The capturing goroutine sweeps if the program asks for it.
+		sweeps = frees()
+		if err := vram.Collect(); err != nil || frees() == sweeps {
+			return fmt.Errorf("Collect inside the capture: %d sweeps, %w", frees()-sweeps, err)
+		}
 		if err := vram.EmptyCache(d); err != nil {
 			return fmt.Errorf("EmptyCache inside the capture: %w", err)
 		}
