@@ -47,9 +47,10 @@ func (c *idleCache) tick() {
 const unknown = 1 << 62
 
 // relieve is reclaim.Relieve. It runs a deep sweep and empties the cache of the device's allocator, or of every device's
-// if asked, the number of bytes, is 0. It leaves the cache alone if the hard limit refuses the bytes, since cached blocks
-// do not count towards that. relieve does nothing while the calling thread captures a CUDA graph, and nothing for an
-// operator of a reclaimer, for which a sweep waits.
+// if asked, the number of bytes, is 0. As in [EmptyCache], that may empty the caches of other CUDA devices, too. It
+// leaves the cache alone if the hard limit refuses the bytes, since cached blocks do not count towards that. relieve does
+// nothing while the calling thread captures a CUDA graph, and nothing for an operator of a reclaimer, for which a sweep
+// waits.
 func relieve(device int32, asked int64) bool {
 	if cshim.Capturing() || cshim.Sweeping() {
 		return false

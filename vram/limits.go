@@ -122,8 +122,8 @@ func (a Amount) of(capacity int64) (int64, error) {
 // the limit is more than the cgroup has room for.
 //
 // On a CUDA device the limit is for the bytes that tensors have requested. The cache of libtorch's allocator stays below
-// the limit, too, unless an allocation within the limit would fail for that. PyTorch:
-// torch.cuda.set_per_process_memory_fraction.
+// the limit, too, unless an allocation within the limit would fail for that; if it is larger now, SetLimit empties it as
+// [EmptyCache] does. PyTorch: torch.cuda.set_per_process_memory_fraction.
 func SetLimit(d Device, n Amount) error {
 	return set(d, n, (*account).setLimit)
 }

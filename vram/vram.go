@@ -232,8 +232,9 @@ func Flush() {
 }
 
 // EmptyCache returns the cached blocks of a device's allocator to the system; for the CPU also malloc's free pages and the
-// cached blocks of pinned memory, these not while a graph is captured. PyTorch: torch.cuda.empty_cache,
-// torch._C._host_emptyCache.
+// cached blocks of pinned memory, these not while a graph is captured. For a CUDA device that the process has used,
+// libtorch empties the caches of all CUDA devices, except while a graph is captured on any, or after one is lost: then
+// that device's alone. PyTorch: torch.cuda.empty_cache, torch._C._host_emptyCache.
 func EmptyCache(d Device) error {
 	w, err := loaded(d)
 	if err != nil {
