@@ -18,6 +18,8 @@ import (
 // live_tensors, alloc_bytes and alloc_tensors (since the start). Samples have labels for the device and for the operator
 // that the line called. Like those of Go's heap profile the figures are estimates: nearly every block larger than the
 // profile's rate is sampled (see [SetProfileRate]), and a fraction of the smaller ones, scaled up.
+// Blocks for which no call was named ("unknown") count in alloc_bytes and alloc_tensors only while they are live, so the
+// difference of two profiles may be negative there.
 func Profile() (*profile.Profile, error) {
 	if err := cshim.Load(); err != nil {
 		return nil, err
