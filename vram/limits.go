@@ -34,22 +34,34 @@ func Share(f float64) Amount { return Amount{share: f} }
 // Unlimited returns the amount for no limit.
 func Unlimited() Amount { return Amount{unlimited: true} }
 
-// String returns the amount as [ParseAmount] reads it.
+// String returns the amount as [ParseAmount] reads it. An amount that no limit can have, such as Amount{} or Share(2), has a
+// text that ParseAmount refuses: "0B", "200%".
 func (a Amount) String() string {
 	switch {
 	case a.unlimited:
 		return "none"
+	case a.share > 1: // as a number without a unit it would be bytes
+		return strconv.FormatFloat(100*a.share, 'g', -1, 64) + "%"
 	case a.share != 0:
 		return strconv.FormatFloat(a.share, 'g', -1, 64)
 	}
 	return strconv.FormatInt(a.bytes, 10) + "B"
 }
 
-// MarshalText returns String's text, for JSON, logs and flags.
-func (a Amount) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+// MarshalText returns String's text, for JSON, logs and flags; for Amount{} an empty one.
+func (a Amount) MarshalText() ([]byte, error) {
+	if a == (Amount{}) {
+		return []byte{}, nil
+	}
+	return []byte(a.String()), nil
+}
 
-// UnmarshalText sets a to the amount that [ParseAmount] reads.
+// UnmarshalText sets a to the amount that [ParseAmount] reads, or to Amount{} if the text is empty.
 func (a *Amount) UnmarshalText(text []byte) (err error) {
+	if len(text) == 0 {
+		*a = Amount{}
+		return nil
+	}
 	*a, err = ParseAmount(string(text))
 	return err
 }
@@ -63,7 +75,7 @@ func ParseAmount(s string) (Amount, error) {
 		return Unlimited(), nil
 	}
 	if p, ok := strings.CutSuffix(t, "%"); ok {
-		f, err := strconv.ParseFloat(p, 64)
+		f, err := strconv.ParseFloat(strings.TrimSpace(p), 64)
 		if err != nil || !(f > 0 && f <= 100) {
 			return Amount{}, bad
 		}

@@ -1,6 +1,7 @@
 package vram_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -475,17 +476,34 @@ func TestParseAmount(t *testing.T) {
 	}
 	for s, want := range map[string]vram.Amount{
 		"8GiB": vram.Bytes(8 << 30), "500 MB": vram.Bytes(500e6), "1073741824": vram.Bytes(1 << 30), "0.9": vram.Share(0.9),
-		"90%": vram.Share(0.9), "none": vram.Unlimited(), "1.5kb": vram.Bytes(1500), "2tib": vram.Bytes(2 << 40),
-		"1e9": vram.Bytes(1e9), "8388607TiB": vram.Bytes(8388607 << 40), "9007199254740993": vram.Bytes(1<<53 + 1), "1": vram.Share(1),
+		"90%": vram.Share(0.9), " 90 % ": vram.Share(0.9), "none": vram.Unlimited(), "1.5kb": vram.Bytes(1500),
+		"2tib": vram.Bytes(2 << 40), "1e9": vram.Bytes(1e9), "8388607TiB": vram.Bytes(8388607 << 40),
+		"9007199254740993": vram.Bytes(1<<53 + 1), "1": vram.Share(1),
 	} {
 		if got, err := vram.ParseAmount(s); err != nil || got != want {
 			t.Errorf("%q: %v, %v", s, got, err)
 		}
 	}
-	for _, s := range []string{"", "-1", "0", "x", "NaN", "inf", "1e400", "101%", "0%", "-5%", "GiB", "8 GB x", "nan%", "1e30", "1.5", "1.5B", "0.0001kb", "8388608TiB", "+Inf", vram.Share(math.Inf(1)).String()} {
+	for _, s := range []string{"", "-1", "0", "x", "NaN", "inf", "1e400", "101%", "0%", "-5%", "GiB", "8 GB x", "nan%", "1e30", "1.5", "1.5B", "0.0001kb", "8388608TiB", "+Inf", "0B", "%",
+		vram.Amount{}.String(), vram.Share(2).String(), vram.Share(-1).String(), vram.Share(math.NaN()).String(), vram.Share(math.Inf(1)).String()} {
 		if got, err := vram.ParseAmount(s); err == nil {
 			t.Errorf("%q gives %v", s, got)
 		}
+	}
+}
+
+// Settings that contain amounts are stored and loaded, also those without a limit.
+func TestAmountsAsJSON(t *testing.T) {
+	leak.Check(t)
+	type settings struct{ Hard, Soft, Unset vram.Amount }
+	want := settings{Hard: vram.Bytes(5), Soft: vram.Share(0.5)}
+	text, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := settings{Unset: vram.Unlimited()}
+	if err := json.Unmarshal(text, &got); err != nil || got != want {
+		t.Errorf("%s is %v, %v; want %v", text, got, err, want)
 	}
 }
 
