@@ -451,17 +451,20 @@ func ahead(c *Control) error {
 	}
 	all := func(data.Batch) (bool, error) { return true, nil }
 	for _, name := range []string{"map", "iterable"} {
+		before := c.Launches(0)
 		if err := each(name, all); err != nil { // libtorch makes its events and handles
 			return err
 		}
+		every := c.Launches(0) - before // kernels of all batches: libtorch 2.11 fills with one
+		batch := time.Duration(every) * kernel / time.Duration(dataset.Len())
 		c.SetTimes(kernel, 0)
 		from, launched := c.Clock(), c.Launches(0)
 		err := each(name, func(b data.Batch) (bool, error) {
-			for c.Launches(0)-launched < int64(dataset.Len()) { // until all batches are prepared
+			for c.Launches(0)-launched < every { // until all batches are prepared
 				runtime.Gosched()
 			}
 			err := s.Synchronize()
-			if at, want := c.Clock()-from, time.Duration(b.Index+1)*kernel; at != want {
+			if at, want := c.Clock()-from, time.Duration(b.Index+1)*batch; at != want {
 				err = errors.Join(err, fmt.Errorf("%s: batch %d is there after %v, want %v", name, b.Index, at, want))
 			}
 			return true, err
