@@ -97,7 +97,7 @@ func MakeGraphedCallables(layers []nn.Layer, samples []*tensor.Tensor, opts ...C
 }
 
 func makeAll(op string, d tensor.Device, c *capture, made []*GraphedCallable, samples []*tensor.Tensor) error {
-	if err := clean(op, d); err != nil {
+	if err := clean(op); err != nil {
 		return err
 	}
 	for i, g := range made {

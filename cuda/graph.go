@@ -122,7 +122,7 @@ func Capture(d tensor.Device, f func() error, opts ...CaptureOption) (*Graph, er
 	if err != nil {
 		return nil, err
 	}
-	if err := clean(op, d); err != nil {
+	if err := clean(op); err != nil {
 		return nil, err
 	}
 	if err := c.prepare(d, f); err != nil {
@@ -134,10 +134,10 @@ func Capture(d tensor.Device, f func() error, opts ...CaptureOption) (*Graph, er
 // clean is called before the warm-up. It frees unreachable tensors: while the autograd graph of an eager step exists, new
 // graphs share the nodes of its leaves, which belong to that step's stream and cannot be captured. The casts that an
 // autocast region keeps refer to such nodes, too.
-func clean(op string, d tensor.Device) error {
+func clean(op string) error {
 	if cshim.GraphCapturing() {
-		_, err := cshim.GraphBegin(word(d), cshim.Pool{}) // which refuses, so that the capture underway fails, too
-		return handle.NativeError(op, err)
+		cshim.GraphRefuse() // the capture underway fails, too
+		return refuse.Error(op, tensor.ErrCapture, "this goroutine is capturing a graph already")
 	}
 	cshim.ClearCasts(true)
 	return vram.Collect()
