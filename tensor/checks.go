@@ -26,19 +26,11 @@ func (o *op) sameShape(ts []*Tensor) *Tensor {
 		if i == 0 {
 			continue
 		}
-		if !sameSizes(ts[0], t, &first, &other) {
+		if shapeWith(ts[0], &first) != shapeWith(t, &other) {
 			return failed(o.differ(ts[0], t, i))
 		}
 	}
 	return nil
-}
-
-// sameSizes reports whether a and b, which have the given metadata, have the same shape.
-func sameSizes(a, b *Tensor, ma, mb *cshim.Meta) bool {
-	if ma.NDim != mb.NDim || ma.Sizes != mb.Sizes {
-		return false
-	}
-	return int(ma.NDim) <= len(ma.Sizes) || slices.Equal(a.Shape(), b.Shape()) // Sizes has the first of them
 }
 
 // comparableShape returns t's shape for comparisons.
@@ -47,6 +39,11 @@ func comparableShape(t *Tensor) handle.Shape {
 	if t.meta("Shape", &m) != nil {
 		return handle.Shape{Dims: -1}
 	}
+	return shapeWith(t, &m)
+}
+
+// shapeWith is comparableShape of a tensor with the metadata m.
+func shapeWith(t *Tensor, m *cshim.Meta) handle.Shape {
 	s := handle.Shape{Dims: int(m.NDim), First: m.Sizes}
 	if s.Dims > len(s.First) {
 		shape := t.Shape()
