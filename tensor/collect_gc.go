@@ -60,6 +60,11 @@ func collectOnRead() {
 	if within {
 		return
 	}
+	// A report reads handles while it holds marking, which a sweep would wait for. Such reads never sweep otherwise.
+	if !marking.TryLock() {
+		return
+	}
+	marking.Unlock()
 	_ = vram.Collect()
 	if forced.made++; forced.count != "" && forced.made%10 == 0 {
 		_ = os.WriteFile(forced.count, []byte(strconv.Itoa(forced.made)), 0o666)
