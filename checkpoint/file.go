@@ -25,10 +25,11 @@ import (
 // File is an open file. Its tensors use the mapped pages of the file, which are read at their first use. Writing to a
 // tensor does not change the file. Tensors remain valid after the File is closed.
 //
-// While a File or one of its tensors exists, no program may shorten the file in place: access to a page that no
-// longer exists ends the process with SIGBUS, which a Go program cannot recover from. Replacing the file, as
-// Save does, is safe. If another program may shorten the file, for example on a network file system, use
-// [Mapped](false): tensors are then copies, and a shortened file is an error.
+// While a File or one of its tensors exists, no program may write to the file or shorten it in place, as torch.save and
+// cp do to a file that exists: the tensors may take the new values, and access to a page that no longer exists ends the
+// process with SIGBUS, which a Go program cannot recover from. Replacing the file, as Save does, is safe. If another
+// program may write to the file, or shorten it, for example on a network file system, use [Mapped](false): tensors are
+// then copies, and a shortened file is an error.
 //
 // A File may be used from several goroutines.
 type File struct {
@@ -87,9 +88,9 @@ func Mapped(on ...bool) Option { return func(s *settings) { s.mapped = options.O
 //   - A safetensors file: its whole header, that keys are unique, that each tensor's bytes agree with its dtype and
 //     shape, and that the tensors fill the data without overlap or gap. Load allocates at most the file's size and 16 MiB.
 //   - A PyTorch file: its pickle is executed without calling anything, and refers to nothing but what
-//     torch.load(weights_only=True) allows, and empty bytes; each tensor lies within its storage. Load allocates at
-//     most 100 times the size of the pickle and of the archive's directory, and 16 MiB; the size of the tensors does
-//     not matter.
+//     torch.load(weights_only=True) allows, empty bytes, defaultdict and nested tensors; each tensor lies within its
+//     storage. Load allocates at most 100 times the size of the pickle and of the archive's directory, and 16 MiB; the
+//     size of the tensors does not matter.
 //   - A NumPy file, and an index: the headers, or the files that it lists.
 //
 // It also opens a PyTorch file with sparse, nested or quantised tensors; for these [File.Tensor], [File.Value] and

@@ -415,6 +415,8 @@ func (o *objects) value(name string) (any, error) {
 	var v any
 	if t, ok := o.find(name); ok && name != "" { // a tensor may have the key ""
 		v = t
+	} else if name == "" {
+		v = o.root
 	} else if v, ok = lookup(o.root, name, maxDepth); !ok {
 		return nil, errNoValue
 	}
@@ -435,11 +437,8 @@ var (
 	errNoValue  = errors.New("has no value")
 )
 
-// lookup returns the object under a name, whose keys may contain dots.
+// lookup returns the object under a name, whose keys may contain dots or be empty.
 func lookup(v any, name string, depth int) (found any, ok bool) {
-	if name == "" {
-		return v, true
-	}
 	if depth == 0 {
 		return nil, false
 	}

@@ -65,6 +65,7 @@ var functions = map[string]function{
 	"torch._utils._rebuild_device_tensor_from_cpu_tensor": fnRebuildFromCPU, "torch._utils._rebuild_qtensor": fnRebuildQuantized,
 	"torch._utils._rebuild_sparse_tensor": fnRebuildSparse, "torch._utils._rebuild_meta_tensor_no_storage": fnRebuildMeta,
 	"torch._utils._rebuild_nested_tensor": fnRebuildNested, "torch._utils._rebuild_wrapper_subclass": fnRebuildWrapper,
+	"torch.nested._internal.nested_tensor._rebuild_njt": fnRebuildNested, "torch.nested._internal.nested_tensor.NestedTensor": fnTensorClass,
 }
 
 // element is a dtype in a file.

@@ -151,13 +151,20 @@ func TestOtherPyTorchFiles(t *testing.T) {
 		if v, err := f.Tensor("ok").Item(); err != nil || v != 1 {
 			t.Errorf("beside tensors that are refused: %v, %v", v, err)
 		}
-		for name, want := range map[string]string{"sparse": "sparse", "csr": "sparse", "meta": "meta device", "quantised": "dequantize", "e8m0": "float8_e8m0fnu"} {
+		for name, want := range map[string]string{"sparse": "sparse", "csr": "sparse", "meta": "meta device", "quantised": "dequantize",
+			"e8m0": "float8_e8m0fnu", "nested": "nested", "jagged": "nested"} {
 			if err := f.Tensor(name).Err(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `"`+name+`"`) {
 				t.Errorf("%s: %v", name, err)
 			}
 			if _, err := f.Value(name); err == nil {
 				t.Errorf("%s has a value", name)
 			}
+		}
+		if v, err := f.Value("d."); err != nil || v != 7 {
+			t.Errorf("the value under an empty key: %v, %v", v, err)
+		}
+		if v, err := f.Value("ok."); err == nil {
+			t.Errorf("a value under an empty key that is not there: %v", v)
 		}
 	})
 	for path, want := range map[string]string{

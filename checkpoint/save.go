@@ -35,6 +35,8 @@ import (
 // tensors give the same bytes. Tensors may be on any device and have any strides. They are written in row-major order,
 // and each in full if several share storage. A parameter that package dist divides is an error: package dist/dcp saves it.
 //
+// Hugging Face's transformers opens only files with the metadata "format": "pt", which SaveSharded and SaveModel add.
+//
 // Save does not touch other files, such as an older model.safetensors.index.json next to a new model.safetensors, which
 // another loader may prefer.
 //

@@ -182,8 +182,10 @@ func (s *shards) close() error {
 //	…
 //	DIR/model.safetensors.index.json
 //
-// DIR is created if necessary. The files contain the tensors in the order of their names. Other programs see the old or
-// the complete new checkpoint, even after a crash or an error such as a full disk. The new files have names that no
+// DIR is created if necessary. The files contain the tensors in the order of their names. The index and each file have the
+// metadata, nil for none; in a file "format" is "pt" unless metadata has another, because transformers refuses files
+// without it. Other programs see the old or the complete new checkpoint, even after a crash or an error such as a full
+// disk. The new files have names that no
 // other file has, model-2-00001-of-00003.safetensors in the second save to DIR, and then the new index replaces the old
 // one. After that the files model-XXXXX-of-YYYYY.safetensors and model-N-XXXXX-of-YYYYY.safetensors that no index in
 // DIR (*.index.json) lists, of earlier saves, are removed; a crash can leave them until the next SaveSharded. A program
@@ -239,6 +241,8 @@ func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[str
 		i.Metadata[k] = v
 	}
 	i.Metadata["total_size"] = total
+	inFiles := map[string]string{"format": "pt"}
+	maps.Copy(inFiles, metadata)
 	prefix, like, err := newShards(dir)
 	if err != nil {
 		return saved(op, err)
@@ -255,7 +259,7 @@ func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[str
 	}()
 	for n, part := range parts {
 		base := fmt.Sprintf("%s-%05d-of-%05d.safetensors", prefix, n+1, len(parts))
-		write, err := writer(part, metadata)
+		write, err := writer(part, inFiles)
 		if err != nil {
 			return saved(op, err)
 		}

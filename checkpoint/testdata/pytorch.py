@@ -39,6 +39,7 @@ def check_sharded(path):
     assert sorted(set(index["weight_map"].values())) == ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"], index
     for name, base in index["weight_map"].items():
         with safe_open(os.path.join(os.path.dirname(path), base), framework="numpy") as f:
+            assert f.metadata()["format"] == "pt", f.metadata()  # transformers refuses others
             assert f.get_tensor(name).tolist() == [float(ord(name))] * 4, name
 
 
@@ -147,7 +148,8 @@ def main():
         torch.jit.save(torch.jit.script(Net()), put("script.pt"))
         torch.export.save(torch.export.export(Net(), (torch.ones(1),)), put("exported.pt2"))
         torch.save({"ok": torch.ones(1), "sparse": torch.eye(2).to_sparse(), "csr": torch.eye(2).to_sparse_csr(), "meta": torch.empty(2, device="meta"),
-                    "e8m0": torch.ones(2).to(torch.float8_e8m0fnu),
+                    "e8m0": torch.ones(2).to(torch.float8_e8m0fnu), "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+                    "jagged": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), "d": {"": 7},
                     "quantised": torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)}, put("refused.pt"))
         torch.manual_seed(1)
         model = two_layers()
