@@ -102,9 +102,9 @@ func scoped(t *testing.T, f func()) {
 	}
 }
 
-func open(t *testing.T, path string) *checkpoint.File {
+func open(t *testing.T, path string, opts ...checkpoint.Option) *checkpoint.File {
 	t.Helper()
-	f, err := checkpoint.Load(path)
+	f, err := checkpoint.Load(path, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

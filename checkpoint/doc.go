@@ -41,8 +41,8 @@
 //	err := checkpoint.SavePyTorch("run.pt", map[string]any{"model": nn.StateDict(model), "optimizer": opt.StateDict()})
 //
 // Such a file contains a pickle, which in Python can run any program. Load calls nothing, and refuses files that contain
-// more than tensors, dicts, lists, strings and numbers, with an error that names the Python class. For a TorchScript
-// archive or a package of torch.export, the error says so.
+// more than tensors, dicts, lists, strings and numbers, with an error that names the Python class; with [SkipObjects] it
+// opens the rest of such a file. For a TorchScript archive or a package of torch.export, the error says so.
 //
 // # Training runs
 //

@@ -39,6 +39,7 @@ type File struct {
 	file   *os.File
 	size   int64
 	dataAt int64 // offset of the data
+	skip   bool  // the objects of a PyTorch file that are not data
 
 	mu      sync.Mutex
 	closed  bool
@@ -68,12 +69,18 @@ type Option func(*settings)
 
 type settings struct {
 	mapped bool
+	skip   bool // objects
 	shard  bool // of an index, so not an index
 }
 
 // Mapped sets whether tensors use the file's mapped pages (true, the default) or are read into their own memory
 // at each call of Tensor. On a system that cannot map files they are always read.
 func Mapped(on ...bool) Option { return func(s *settings) { s.mapped = options.On(on) } }
+
+// SkipObjects makes Load open PyTorch files that also contain objects of classes that are not data, such as an
+// argparse.Namespace, a NumPy scalar or a class of a library; off by default. It calls nothing and reads nothing of these
+// objects. [File.Value] returns an error for them, and for dicts and lists that contain them.
+func SkipObjects(on ...bool) Option { return func(s *settings) { s.skip = options.On(on) } }
 
 // Load opens a file of one of these formats, which it recognises by the content:
 //
@@ -88,9 +95,9 @@ func Mapped(on ...bool) Option { return func(s *settings) { s.mapped = options.O
 //   - A safetensors file: its whole header, that keys are unique, that each tensor's bytes agree with its dtype and
 //     shape, and that the tensors fill the data without overlap or gap. Load allocates at most the file's size and 16 MiB.
 //   - A PyTorch file: its pickle is executed without calling anything, and refers to nothing but what
-//     torch.load(weights_only=True) allows, empty bytes, defaultdict and nested tensors; each tensor lies within its
-//     storage. Load allocates at most 100 times the size of the pickle and of the archive's directory, and 16 MiB; the
-//     size of the tensors does not matter.
+//     torch.load(weights_only=True) allows, empty bytes, defaultdict and nested tensors, unless [SkipObjects] is given;
+//     each tensor lies within its storage. Load allocates at most 100 times the size of the pickle and of the archive's
+//     directory, and 16 MiB; the size of the tensors does not matter.
 //   - A NumPy file, and an index: the headers, or the files that it lists.
 //
 // It also opens a PyTorch file with sparse, nested or quantised tensors; for these [File.Tensor], [File.Value] and
@@ -229,7 +236,7 @@ func loadOther(f *os.File, size int64, s settings) (*File, error) {
 	if likeSafetensors(head) {
 		return nil, nil
 	}
-	file := &File{file: f, size: size, header: &header{}}
+	file := &File{file: f, size: size, header: &header{}, skip: s.skip}
 	var read func(*File) (contents, error)
 	what := ""
 	switch {

@@ -34,6 +34,9 @@ const maxDepth = 1000
 
 // newObjects names the tensors in root. use counts the memory for the names.
 func newObjects(f *File, root any, use func(n int) error, limit int64) (contents, error) {
+	if o, ok := root.(*pickle.Object); ok {
+		return nil, notData(o)
+	}
 	o := &objects{file: f, root: root, limit: limit}
 	c := collector{use: use, within: map[any]bool{}}
 	if err := c.visit(root); err != nil {
@@ -497,6 +500,8 @@ func (c *converter) value(v any, depth int) (any, error) {
 		return c.once(v, len(v.Items), func() (any, error) { return c.dict(v, depth) })
 	case typedStorage:
 		return nil, errors.New("it is a storage without a tensor")
+	case *pickle.Object:
+		return nil, fmt.Errorf("it is an object of the Python class or function %s, which is not data", quoted(v.Class.String()))
 	}
 	return nil, errors.New("it is a class or function, not data")
 }

@@ -135,10 +135,11 @@ type pytorch struct {
 	order    []*storage
 	find     func(key string) (*storage, error) // the storage of a key
 	legacy   bool
+	skip     bool // objects of classes that are not data
 }
 
-func newPickle(r io.Reader, size int64) *pytorch {
-	p := &pytorch{reader: pickle.NewReader(r, size), storages: map[string]*storage{}}
+func newPickle(r io.Reader, size int64, skip bool) *pytorch {
+	p := &pytorch{reader: pickle.NewReader(r, size), storages: map[string]*storage{}, skip: skip}
 	p.reader.Class, p.reader.Reduce, p.reader.Build, p.reader.Persistent = p.class, p.reduce, p.build, p.persistent
 	return p
 }
@@ -162,11 +163,22 @@ func (p *pytorch) class(c pickle.Class) (any, error) {
 			return storageClass{e}, nil
 		}
 	}
-	return nil, malformed("it contains an object of the Python class or function %s, which is not data; in Python, save what is needed of it as tensors,"+
-		" dicts, lists, strings and numbers, such as a state_dict()", quoted(c.String()))
+	o := &pickle.Object{Class: c}
+	if p.skip {
+		return o, nil
+	}
+	return nil, notData(o)
+}
+
+func notData(o *pickle.Object) error {
+	return malformed("it contains an object of the Python class or function %s, which is not data; in Python, save what is needed of it as tensors,"+
+		" dicts, lists, strings and numbers, such as a state_dict(); SkipObjects opens the rest of the file", quoted(o.Class.String()))
 }
 
 func (p *pytorch) reduce(f any, args pickle.Tuple) (any, error) {
+	if o, ok := f.(*pickle.Object); ok {
+		return o, nil // which stands for all objects of its class
+	}
 	fn, ok := f.(function)
 	if !ok {
 		return nil, malformed("it calls an object that is not a function")
@@ -208,6 +220,9 @@ func (p *pytorch) reduce(f any, args pickle.Tuple) (any, error) {
 		}
 		return nil, malformed("a parameter without a tensor")
 	case fnRebuildFromType:
+		if o, ok := at(1).(*pickle.Object); ok {
+			return &stored{refused: "it is of the Python class " + quoted(o.Class.String())}, nil
+		}
 		inner, _ := at(0).(function)
 		innerArgs, ok := at(2).(pickle.Tuple)
 		if class, is := at(1).(function); !ok || !is || class != fnTensorClass && class != fnParameter || inner == fnRebuildFromType {
@@ -319,10 +334,10 @@ func (p *pytorch) bytes(args pickle.Tuple) (any, error) {
 	return pickle.Bytes(b.String()), nil
 }
 
-// build ignores the attributes of dicts (such as _metadata) and of parameters.
+// build ignores the attributes of dicts (such as _metadata), of parameters, and of objects that are not read.
 func (p *pytorch) build(v, _ any) error {
 	switch v.(type) {
-	case *pickle.Dict, *stored:
+	case *pickle.Dict, *stored, *pickle.Object:
 		return nil
 	}
 	return malformed("attributes of an object that has none here")
@@ -332,6 +347,9 @@ func (p *pytorch) build(v, _ any) error {
 func (p *pytorch) persistent(id any) (any, error) {
 	t, _ := id.(pickle.Tuple)
 	if len(t) > 0 && text(t[0]) == "module" {
+		if o, ok := t[min(1, len(t)-1)].(*pickle.Object); ok {
+			return o, nil
+		}
 		return nil, malformed("it contains a module, not a state dict; in Python: torch.save(model.state_dict(), path)")
 	}
 	if len(t) < 5 || text(t[0]) != "storage" {
@@ -532,7 +550,7 @@ func readObject(f *File, r io.Reader, size int64, find func(key string) (*storag
 	if size > maxPickle {
 		return nil, malformed("its pickle has %d bytes; at most %d are read", size, maxPickle)
 	}
-	p := newPickle(r, size)
+	p := newPickle(r, size, f != nil && f.skip)
 	p.find = find
 	root, err := p.reader.Read()
 	if err != nil {
@@ -560,7 +578,7 @@ func isLegacy(head []byte) bool {
 // readLegacy reads a file of torch.save(_use_new_zipfile_serialization=False), or of PyTorch 0.2 to 1.5.
 func readLegacy(f *File) (contents, error) {
 	fileBytes := f.size
-	p := newPickle(io.NewSectionReader(f.file, 0, fileBytes), min(fileBytes, maxPickle))
+	p := newPickle(io.NewSectionReader(f.file, 0, fileBytes), min(fileBytes, maxPickle), f.skip)
 	p.legacy = true
 	p.find = func(key string) (*storage, error) { return &storage{key: key}, nil }
 	for i, check := range []func(v any) bool{

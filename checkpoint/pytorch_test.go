@@ -178,6 +178,40 @@ func TestOtherPyTorchFiles(t *testing.T) {
 	}
 }
 
+// TestSkipObjects opens files that contain objects of Python classes.
+func TestSkipObjects(t *testing.T) {
+	leak.Check(t)
+	for _, path := range []string{"testdata/objects.pt", "testdata/objects_legacy.pt"} {
+		if _, err := checkpoint.Load(path); !errors.Is(err, checkpoint.ErrFormat) || !strings.Contains(err.Error(), `"argparse.Namespace"`) || !strings.Contains(err.Error(), "SkipObjects") {
+			t.Errorf("%s: %v", path, err)
+		}
+		scoped(t, func() {
+			f := open(t, path, checkpoint.SkipObjects())
+			if names := f.Names(); !slices.Equal(names, []string{"image", "state.b", "w"}) {
+				t.Errorf("%s has %q", path, names)
+			}
+			matches(t, "w", f.Tensor("w"), tensor.Arange(0, 3, tensor.Float32))
+			matches(t, "state.b", f.Tensor("state.b"), tensor.Ones([]int{2}))
+			if err := f.Tensor("image").Err(); err == nil || !strings.Contains(err.Error(), `"__main__.Image"`) {
+				t.Errorf("%s: a subclass of torch.Tensor: %v", path, err)
+			}
+			for _, name := range []string{"steps", "counts.a"} {
+				if v, err := f.Value(name); err != nil || v != map[string]int{"steps": 7, "counts.a": 1}[name] {
+					t.Errorf("%s: %s is %v, %v", path, name, v, err)
+				}
+			}
+			for name, class := range map[string]string{"args": "argparse.Namespace", "config": "__main__.Config", "names": "__main__.Names", "score": "numpy", "date": "datetime.date", "": ""} {
+				if v, err := f.Value(name); err == nil || !strings.Contains(err.Error(), class) {
+					t.Errorf("%s: %s is %v, %v", path, name, v, err)
+				}
+			}
+		})
+	}
+	if _, err := checkpoint.Load("testdata/module.pt", checkpoint.SkipObjects()); !errors.Is(err, checkpoint.ErrFormat) || !strings.Contains(err.Error(), "__main__.Net") {
+		t.Errorf("a file of one object: %v", err)
+	}
+}
+
 // layers is the model of testdata/pytorch.py.
 func layers() (*nn.Sequential, error) {
 	m := nn.NewSequential(nn.NewLinear(2, 3), &nn.Tanh{}, nn.NewLinear(3, 1))

@@ -9,10 +9,12 @@ and, with arguments, checks files that Go wrote:
     python pytorch.py --numpy NPY NPZ
     python pytorch.py --sharded INDEX
 """
+import argparse
+import datetime
 import json
 import os
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 
 import numpy
 
@@ -83,6 +85,26 @@ def nested():
     }
 
 
+class Config(dict):
+    pass
+
+
+class Names(list):
+    pass
+
+
+class Image(torch.Tensor):
+    pass
+
+
+def objects():
+    config, names = Config(lr=0.1, scale=torch.ones(3)), Names(["a", "b"])
+    config.path = names
+    return {"w": torch.arange(3.0), "args": argparse.Namespace(lr=0.1, layers=[1, 2]), "config": config, "names": names, "score": numpy.float64(0.5),
+            "counts": defaultdict(int, a=1), "callbacks": {Net: {"best": torch.tensor(2.0)}}, "state": OrderedDict(b=torch.ones(2)),
+            "image": torch.ones(2).as_subclass(Image), "date": datetime.date(2026, 11, 30), "steps": 7}
+
+
 class Net(torch.nn.Module):
     def forward(self, x):
         return x * 2
@@ -151,6 +173,8 @@ def main():
                     "e8m0": torch.ones(2).to(torch.float8_e8m0fnu), "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
                     "jagged": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), "d": {"": 7},
                     "quantised": torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)}, put("refused.pt"))
+        for name, zipped in ("objects.pt", True), ("objects_legacy.pt", False):
+            torch.save(objects(), put(name), _use_new_zipfile_serialization=zipped)
         torch.manual_seed(1)
         model = two_layers()
         opt = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -32,6 +32,8 @@ type (
 	Set struct{ Items []any }
 	// Class is a class or function by its name.
 	Class struct{ Module, Name string }
+	// Object is an object of a class that is not read. What the pickle adds to it is dropped.
+	Object struct{ Class Class }
 )
 
 // Item is a key of a Dict with its value.
@@ -687,10 +689,11 @@ func (r *Reader) many(op byte, values []any) error {
 		if err != nil {
 			return err
 		}
-		if _, ok := set.(*Set); !ok {
-			return malformed("ADDITEMS to another object than a set")
+		switch set.(type) {
+		case *Set, *Object:
+			return r.fill(set, values)
 		}
-		return r.fill(set, values)
+		return malformed("ADDITEMS to another object than a set")
 	}
 	if err := r.use(emptyBytes); err != nil {
 		return err
@@ -701,13 +704,15 @@ func (r *Reader) many(op byte, values []any) error {
 	return r.push(into)
 }
 
-// add adds values to the list or dict on top of the stack.
+// add adds values to the list, dict or other object on top of the stack.
 func (r *Reader) add(values []any, pairs bool) error {
 	into, err := r.top()
 	if err != nil {
 		return err
 	}
 	switch into.(type) {
+	case *Object:
+		return r.fill(into, values)
 	case *List:
 		if !pairs {
 			return r.fill(into, values)
