@@ -117,10 +117,10 @@ func TestGeneratorAndPositions(t *testing.T) {
 		return []data.Option{data.WithSampler(must(data.NewRandomSampler(10, data.Seed(seed))))}
 	}
 	plain, unused := []data.Option{data.Shuffle()}, generator(5)[1:]
-	const none = "no sampler with a seed other than 0"
 	of := map[string]string{
-		"generator 5": "the option Generator with the seed 5", "generator 6": "the option Generator with the seed 6",
-		"generator 0": "the option Generator with the seed 0", "random 5": "a sampler with the seed 5", "plain": none, "unused": none,
+		"generator 5": `Sampler "Shuffle", SamplerSeed 5, Generator true`, "generator 6": `Sampler "Shuffle", SamplerSeed 6, Generator true`,
+		"generator 0": `Sampler "Shuffle", SamplerSeed 0, Generator true`, "random 5": `Sampler "RandomSampler", SamplerSeed 5, Generator false`,
+		"plain": `Sampler "Shuffle", SamplerSeed 0, Generator false`, "unused": `Sampler "SequentialSampler", SamplerSeed 0, Generator false`,
 	}
 	opts := map[string][]data.Option{
 		"generator 5": generator(5), "generator 6": generator(6), "generator 0": generator(0), "random 5": random(5), "plain": plain, "unused": unused,

@@ -128,7 +128,7 @@ func NewIterableLoader[T any](dataset IterableDataset[T], collate func(samples [
 	if c.prefetch == 0 {
 		c.prefetch = 2
 	}
-	return &Loader{config: c, stream: func(ctx context.Context, p *plan, skip int) iter.Seq2[[]*tensor.Tensor, error] {
+	return &Loader{config: c, state: State{Sampler: "IterableDataset"}, stream: func(ctx context.Context, p *plan, skip int) iter.Seq2[[]*tensor.Tensor, error] {
 		return func(yield func([]*tensor.Tensor, error) bool) {
 			number := 0
 			pass := func(samples []T) bool {

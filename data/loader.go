@@ -81,20 +81,18 @@ type State struct {
 	Seed  uint64 `json:"seed"`           // of the option Seed
 	Seen  int    `json:"seen,omitempty"` // with a distributed sampler: samples of the epoch that all processes have seen
 
+	// What determines the orders: a sampler of this package, such as "RandomSampler" or "RandomSampler with Replacement",
+	// "SequentialSampler" also without a sampler, "Shuffle", or "IterableDataset". It is empty if that is unknown: for
+	// samplers that are not of this package, and in states that were saved before the field existed.
+	Sampler string `json:"sampler,omitempty"`
 	// Seed of the sampler, or of the option Generator; 0 if the sampler is not one of this package or does not draw.
 	SamplerSeed uint64 `json:"sampler_seed,omitempty"`
 	Generator   bool   `json:"generator,omitempty"` // whether the option Generator makes the orders
 }
 
-// drawer says what draws the orders of the loader that the position is of.
-func (s State) drawer() string {
-	switch {
-	case s.Generator:
-		return fmt.Sprintf("the option Generator with the seed %d", s.SamplerSeed)
-	case s.SamplerSeed != 0:
-		return fmt.Sprintf("a sampler with the seed %d", s.SamplerSeed)
-	}
-	return "no sampler with a seed other than 0"
+// order returns the fields that say what determines the orders, for errors.
+func (s State) order() string {
+	return fmt.Sprintf("Sampler %q, SamplerSeed %d, Generator %v", s.Sampler, s.SamplerSeed, s.Generator)
 }
 
 type config struct {
@@ -243,7 +241,8 @@ func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 		c.prefetch = 2 * c.workers
 	}
 	c.prefetch = max(c.prefetch, c.workers)
-	state := State{Seed: c.seed, SamplerSeed: seedOf(c.sampler), Generator: c.shuffle && c.generator != nil}
+	state := State{Seed: c.seed, Generator: c.shuffle && c.generator != nil}
+	state.Sampler, state.SamplerSeed = c.drawer()
 	return &Loader{dataset: dataset, config: c, state: state}, nil
 }
 
@@ -294,7 +293,8 @@ func (l *Loader) State() State {
 // SetState sets the position at which the next loop starts, over Batches or Resume. The seed of s replaces that of the
 // option Seed, so that a run continues with the order that it had: for another position of the same run, change the fields
 // of State rather than make a new one. A sampler keeps its seed, as does the option Generator, and SetState returns an
-// error if that of s is another one, or if only one of the two loaders has the option Generator.
+// error if that of s is another one, if only one of the two loaders has the option Generator, or if both have a Sampler
+// and these differ: the samples after the position would be those of another order. An empty Sampler is not compared.
 func (l *Loader) SetState(s State) error {
 	if !l.made() {
 		return refuse.Error("SetState", tensor.ErrArgument, "the loader was not made by NewLoader")
@@ -305,8 +305,8 @@ func (l *Loader) SetState(s State) error {
 	switch {
 	case l.running:
 		return refuse.Error("SetState", tensor.ErrArgument, "a loop over the loader's batches is running")
-	case s.SamplerSeed != l.state.SamplerSeed || s.Generator != l.state.Generator:
-		return refuse.Error("SetState", tensor.ErrArgument, "the position is that of a loader with %s, and this loader has %s", s.drawer(), l.state.drawer())
+	case s.SamplerSeed != l.state.SamplerSeed, s.Generator != l.state.Generator, unlike(s.Sampler, l.state.Sampler):
+		return refuse.Error("SetState", tensor.ErrArgument, "the position is that of a loader with %s, and this loader has %s", s.order(), l.state.order())
 	case s.Seen != 0 && d == nil:
 		return refuse.Error("SetState", tensor.ErrArgument, "the position is that of a loader with a distributed sampler")
 	case s.Seen < 0 || d != nil && s.Seen >= d.n:
@@ -320,9 +320,13 @@ func (l *Loader) SetState(s State) error {
 	if s.Epoch < 0 || s.Batch < 0 || s.Batch > 0 && l.stream == nil && s.Batch >= l.Len() {
 		return refuse.Error("SetState", tensor.ErrArgument, "invalid position: batch %d in an epoch of %d batches (epoch %d)", s.Batch, l.Len(), s.Epoch)
 	}
+	s.Sampler = l.state.Sampler
 	l.state, l.from, l.set = s, from, true
 	return nil
 }
+
+// unlike reports whether two samplers are known and differ.
+func unlike(a, b string) bool { return a != "" && b != "" && a != b }
 
 // nextEpoch moves the position to the beginning of the next epoch.
 func (l *Loader) nextEpoch() {

@@ -71,6 +71,7 @@ func (s sequential) Indices(int) iter.Seq[int] {
 // after the last epoch, so that going through epochs in order draws each once, and the one before it, so that
 // continuing an epoch draws only that epoch again.
 type drawn struct {
+	name string // for State.Sampler
 	n    int
 	seed uint64
 	draw func(g *generator) []int
@@ -132,7 +133,7 @@ func shuffled(d Dataset, g *tensor.Generator) (Sampler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &drawn{n: n, seed: seed, draw: func(g *generator) []int {
+	return &drawn{name: "Shuffle", n: n, seed: seed, draw: func(g *generator) []int {
 		g.random64()
 		order := g.perm(n)
 		g.skip(n)
@@ -158,7 +159,11 @@ func NewRandomSampler(n int, opts ...Option) (Sampler, error) {
 	if n < 1 || samples < 1 || samples > maxStored || n > maxStored && !replace {
 		return nil, refuse.Error("NewRandomSampler", tensor.ErrArgument, "n and NumSamples must be at least 1 and no larger than 2^30, got %d and %d", n, samples)
 	}
-	return &drawn{n: samples, seed: c.seed, draw: func(g *generator) []int {
+	name := "RandomSampler"
+	if replace {
+		name += " with Replacement"
+	}
+	return &drawn{name: name, n: samples, seed: c.seed, draw: func(g *generator) []int {
 		indices := make([]int, 0, samples)
 		if replace {
 			for range samples {
@@ -191,7 +196,7 @@ func NewSubsetRandomSampler(indices []int, opts ...Option) (Sampler, error) {
 		return nil, err
 	}
 	indices = slices.Clone(indices)
-	return &drawn{n: len(indices), seed: c.seed, draw: func(g *generator) []int {
+	return &drawn{name: "SubsetRandomSampler", n: len(indices), seed: c.seed, draw: func(g *generator) []int {
 		out := g.perm(len(indices))
 		for i, at := range out {
 			out[i] = indices[at]
@@ -233,7 +238,11 @@ func NewWeightedRandomSampler(weights []float64, n int, opts ...Option) (Sampler
 	if !replace || n == 1 {
 		draw = withoutReplacement(weights, n)
 	}
-	return &drawn{n: n, seed: c.seed, draw: draw}, nil
+	name := "WeightedRandomSampler"
+	if !replace {
+		name += " without Replacement"
+	}
+	return &drawn{name: name, n: n, seed: c.seed, draw: draw}, nil
 }
 
 // withReplacement draws as torch.multinomial does: by binary search in the cumulative distribution.
@@ -351,17 +360,28 @@ func (d *distributed) order(epoch, seen int) func(i int) int {
 	return func(i int) int { return perm[place(i)] }
 }
 
-// seedOf returns the seed of a sampler, and 0 of one that does not draw.
-func seedOf(s Sampler) uint64 {
-	switch s := s.(type) {
+// drawer returns what determines the orders of a loader of a map-style dataset, for State.Sampler and State.SamplerSeed.
+func (c *config) drawer() (name string, seed uint64) {
+	switch s := c.sampler.(type) {
 	case *drawn:
-		return s.seed
+		return s.name, s.seed
 	case *distributed:
 		if s.shuffle {
-			return s.seed
+			return "DistributedSampler", s.seed
+		}
+		return "DistributedSampler without Shuffle", 0
+	case sequential:
+		return "SequentialSampler", 0
+	case nil:
+		switch {
+		case c.batchSampler != nil: // of the user's own
+		case c.shuffle:
+			return "Shuffle", 0
+		default:
+			return "SequentialSampler", 0
 		}
 	}
-	return 0
+	return "", 0
 }
 
 type batches struct {

@@ -561,7 +561,7 @@ func TestIterAfterTheLoop(t *testing.T) {
 		})
 		for _, workers := range []int{0, 1} {
 			l := must(data.NewIterableLoader(dataset, nil, data.Workers(workers)))
-			if got := numbers(t, l.Batches(t.Context()), 2); !slices.Equal(got, []int64{0, 0}) || l.State() != (data.State{Batch: 2}) {
+			if got := numbers(t, l.Batches(t.Context()), 2); !slices.Equal(got, []int64{0, 0}) || l.State() != (data.State{Batch: 2, Sampler: "IterableDataset"}) {
 				t.Errorf("%s, %d workers: %v, then the position is %+v", name, workers, got, l.State())
 			}
 			var last error
@@ -618,7 +618,7 @@ func TestEmptyEpoch(t *testing.T) {
 		if err := l.SetState(data.State{Epoch: 5, Batch: 1}); err != nil {
 			t.Fatal(err)
 		}
-		if got := numbers(t, l.Batches(t.Context()), -1); len(got) != 0 || l.State() != (data.State{Epoch: 6}) {
+		if got := numbers(t, l.Batches(t.Context()), -1); len(got) != 0 || bare(l.State()) != (data.State{Epoch: 6}) {
 			t.Errorf("%d workers: the end of an epoch returns %v; then the position is %+v", workers, got, l.State())
 		}
 	}
@@ -764,12 +764,12 @@ func TestLiveQueue(t *testing.T) {
 				break
 			}
 			n++
-			if got := mustInts(t, batch.Inputs); got[0] != int64(batch.Index) || l.State() != (data.State{Batch: n}) {
+			if got := mustInts(t, batch.Inputs); got[0] != int64(batch.Index) || bare(l.State()) != (data.State{Batch: n}) {
 				t.Errorf("%d workers: batch %d is %v, then the position is %+v", workers, batch.Index, got, l.State())
 			}
 			answers <- n
 		}
-		if n != 3 || l.State() != (data.State{Epoch: 1}) {
+		if n != 3 || bare(l.State()) != (data.State{Epoch: 1}) {
 			t.Errorf("%d workers: %d batches, then the position is %+v", workers, n, l.State())
 		}
 	}
@@ -798,7 +798,7 @@ func TestContextEndsAStream(t *testing.T) {
 					t.Errorf("%d workers, from %+v: batch %d, error %v", workers, at, batch.Index, err)
 				}
 			}
-			if l.State() != at {
+			if bare(l.State()) != at {
 				t.Errorf("%d workers: the position is %+v, want %+v", workers, l.State(), at)
 			}
 		}
@@ -1000,7 +1000,7 @@ func TestOtherProcesses(t *testing.T) {
 				twice += times - 1
 			}
 			// The last processes get equal numbers of samples: less than one each is repeated.
-			if last := jobs[len(jobs)-1].replicas; len(seen) != n || twice >= last || state != (data.State{Epoch: 1}) {
+			if last := jobs[len(jobs)-1].replicas; len(seen) != n || twice >= last || bare(state) != (data.State{Epoch: 1}) {
 				t.Errorf("%s: %d of %d samples, %d repeated, then %+v", name, len(seen), n, twice, state)
 			}
 		}
@@ -1021,7 +1021,7 @@ func TestOtherProcesses(t *testing.T) {
 	for _, err := range divided.Batches(context.Background()) {
 		t.Errorf("a batch of an epoch without samples, or %v", err)
 	}
-	if s := divided.State(); s != (data.State{Epoch: 1}) {
+	if s := bare(divided.State()); s != (data.State{Epoch: 1}) {
 		t.Errorf("after the rest of an epoch that has no batches: %+v", s)
 	}
 }
@@ -1039,8 +1039,8 @@ func TestOtherProcessesWithFewerSteps(t *testing.T) {
 		batches     int
 		want        data.State
 	}{
-		"batches": {11, []data.Option{data.DropLast()}, nil, job{2, 3}, job{1, 6}, 1, data.State{Batch: 1, Seen: 6}},
-		"samples": {13, nil, []data.Option{data.DropLast()}, job{1, 6}, job{2, 3}, 2, data.State{Batch: 2, Seen: 12}},
+		"batches": {11, []data.Option{data.DropLast()}, nil, job{2, 3}, job{1, 6}, 1, data.State{Batch: 1, Seen: 6, Sampler: "DistributedSampler"}},
+		"samples": {13, nil, []data.Option{data.DropLast()}, job{1, 6}, job{2, 3}, 2, data.State{Batch: 2, Seen: 12, Sampler: "DistributedSampler"}},
 	} {
 		loader := func(j job) *data.Loader {
 			s := must(data.NewDistributedSampler(c.n, j.replicas, 0, c.dropSamples...))
@@ -1067,8 +1067,88 @@ func TestOtherProcessesWithFewerSteps(t *testing.T) {
 		for _, err := range to.Resume(t.Context()) {
 			t.Errorf("%s: a batch, or %v", name, err)
 		}
-		if s := to.State(); s != (data.State{Epoch: 1}) {
+		if s := bare(to.State()); s != (data.State{Epoch: 1}) {
 			t.Errorf("%s: after the rest of the epoch: %+v", name, s)
+		}
+	}
+}
+
+// bare returns a position without the sampler's name.
+func bare(s data.State) data.State {
+	s.Sampler = ""
+	return s
+}
+
+// TestStateOfAnotherSampler tests that a loader refuses the position of a loader that has other orders, though their seeds
+// are equal, and accepts one whose sampler is unknown.
+func TestStateOfAnotherSampler(t *testing.T) {
+	leak.Check(t)
+	const n = 10
+	d := squares(t, n, nil)
+	loader := func(opts ...data.Option) *data.Loader { return newLoader(t, d, opts...) }
+	weights := slices.Repeat([]float64{1}, n)
+	for _, seed := range []uint64{0, 5} {
+		with := func(f func(opts ...data.Option) (data.Sampler, error), opts ...data.Option) *data.Loader {
+			return loader(data.WithSampler(must(f(append(opts, data.Seed(seed))...))))
+		}
+		random := func(opts ...data.Option) (data.Sampler, error) { return data.NewRandomSampler(n, opts...) }
+		weighted := func(opts ...data.Option) (data.Sampler, error) {
+			return data.NewWeightedRandomSampler(weights, n, opts...)
+		}
+		subset := func(opts ...data.Option) (data.Sampler, error) {
+			return data.NewSubsetRandomSampler([]int{0, 1, 2, 3}, opts...)
+		}
+		distributed := func(opts ...data.Option) (data.Sampler, error) {
+			return data.NewDistributedSampler(n, 1, 0, opts...)
+		}
+		// Those of the same name accept each other's positions.
+		loaders := map[string][]*data.Loader{
+			"RandomSampler":                             {with(random), loader(data.WithBatchSampler(must(data.NewBatchSampler(must(random(data.Seed(seed))), 1, false))))},
+			"RandomSampler with Replacement":            {with(random, data.Replacement())},
+			"WeightedRandomSampler":                     {with(weighted)},
+			"WeightedRandomSampler without Replacement": {with(weighted, data.Replacement(false))},
+			"SubsetRandomSampler":                       {with(subset)},
+			"DistributedSampler":                        {with(distributed)},
+		}
+		unknown := []*data.Loader{with(func(...data.Option) (data.Sampler, error) { return yields{n, n}, nil })}
+		if seed == 0 {
+			loaders["Shuffle"] = []*data.Loader{loader(data.Shuffle()), loader(data.Shuffle(), data.Seed(3))}
+			loaders["SequentialSampler"] = []*data.Loader{loader(), loader(data.WithSampler(must(data.NewSequentialSampler(n))))}
+			loaders["DistributedSampler without Shuffle"] = []*data.Loader{with(distributed, data.Shuffle(false))}
+			loaders["IterableDataset"] = []*data.Loader{must(data.NewIterableLoader(counting(n), nil))}
+		}
+		for from, givers := range loaders {
+			for to, takers := range loaders {
+				for i, taker := range takers {
+					state := givers[(i+1)%len(givers)].State()
+					state.Batch = 2
+					err := taker.SetState(state)
+					if from == to {
+						if err != nil || taker.State() != state || state.Sampler != to {
+							t.Errorf("seed %d, %s: %v, then the position is %+v", seed, to, err, taker.State())
+						}
+						continue
+					}
+					if !refused(err) || !strings.Contains(err.Error(), strconv.Quote(from)) || !strings.Contains(err.Error(), strconv.Quote(to)) {
+						t.Errorf("seed %d, from %s to %s: %v", seed, from, to, err)
+					}
+					// A state that was saved before it named its sampler.
+					if err := taker.SetState(bare(state)); err != nil || taker.State().Sampler != to {
+						t.Errorf("seed %d, from an unknown sampler to %s: %v, then the position is %+v", seed, to, err, taker.State())
+					}
+				}
+			}
+			if seed != 0 {
+				continue // that of a sampler of another type is 0
+			}
+			for _, l := range unknown {
+				if err := l.SetState(givers[0].State()); err != nil || l.State().Sampler != "" {
+					t.Errorf("from %s to an unknown sampler: %v, then the position is %+v", from, err, l.State())
+				}
+				if err := givers[0].SetState(l.State()); err != nil || givers[0].State().Sampler != from {
+					t.Errorf("from an unknown sampler to %s: %v, then the position is %+v", from, err, givers[0].State())
+				}
+			}
 		}
 	}
 }
@@ -1102,7 +1182,7 @@ func TestStateOfAnotherSeed(t *testing.T) {
 			if err != nil || other.State() != from.State() {
 				t.Errorf("%s: the position is %+v, want %+v, %v", name, other.State(), from.State(), err)
 			}
-		} else if !refused(err) || !strings.Contains(err.Error(), "seed 5") || !strings.Contains(err.Error(), "seed 8") || other.State() != before {
+		} else if !refused(err) || !strings.Contains(err.Error(), "SamplerSeed 5") || !strings.Contains(err.Error(), "SamplerSeed 8") || other.State() != before {
 			t.Errorf("%s: the position of another sampler: %v", name, err)
 		}
 		same := newLoader(t, d, with(5), data.Seed(4))
