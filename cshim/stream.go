@@ -72,6 +72,21 @@ func StreamCurrent(device int32) (Stream, error) {
 	return Stream{device, int64(id)}, err
 }
 
+// CurrentStreams returns the calling thread's current streams of the devices that this process has used and that are not
+// lost. A device that it has not used has no other current stream than the default one.
+func CurrentStreams() (streams []Stream, err error) {
+	for _, t := range DeviceTypes {
+		for _, i := range t.Used() {
+			s, err := StreamCurrent(t.Word(i))
+			if err != nil {
+				return nil, err
+			}
+			streams = append(streams, s)
+		}
+	}
+	return streams, nil
+}
+
 // Query reports whether the stream's work is done.
 func (s Stream) Query() (bool, error) {
 	device, id := s.words()

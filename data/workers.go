@@ -101,17 +101,17 @@ func (t *team) stop() {
 // toWorkers makes the work of workers wait for the work that the loop's current streams have. It returns those of them that
 // are not the workers' own.
 func toWorkers() (loops []cshim.Stream, err error) {
-	if err := cshim.Load(); err != nil {
-		return nil, err
+	current, err := cshim.CurrentStreams()
+	if err != nil {
+		return nil, handle.NativeError("Batches", err)
 	}
-	for i := range cshim.DeviceCount(int32(tensor.CUDAType)) {
-		workers := cshim.Stream{Device: cshim.DeviceWord(int32(tensor.CUDAType), i)}
-		loop, err := cshim.StreamCurrent(workers.Device)
-		if err == nil && loop != workers {
-			loops = append(loops, loop)
-			err = workers.WaitFor(loop)
+	for _, loop := range current {
+		workers := cshim.Stream{Device: loop.Device}
+		if loop == workers {
+			continue
 		}
-		if err != nil {
+		loops = append(loops, loop)
+		if err := workers.WaitFor(loop); err != nil {
 			return nil, handle.NativeError("Batches", err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/cuda"
 	"github.com/linstock-ml/linstock/data"
 	"github.com/linstock-ml/linstock/tensor"
@@ -18,7 +19,7 @@ import (
 
 func init() {
 	scenarios["loader"], scenarios["locked"], scenarios["resident"], scenarios["queue"] = loader, locked, resident, queue
-	scenarios["workers"], scenarios["uncopied"], scenarios["ahead"] = workers, uncopied, ahead
+	scenarios["workers"], scenarios["uncopied"], scenarios["ahead"], scenarios["apart"] = workers, uncopied, ahead, apart
 }
 
 func TestLoaderCopiesBesideKernels(t *testing.T) { run(t, "loader", 1, 1<<30) }
@@ -28,6 +29,7 @@ func TestLoaderOfQueue(t *testing.T)             { run(t, "queue", 1, 1<<30) }
 func TestWorkersAndStreams(t *testing.T)         { run(t, "workers", 2, 1<<30) }
 func TestLoaderAfterFailedEvents(t *testing.T)   { run(t, "uncopied", 1, 1<<30) }
 func TestWorkersAheadOfTheLoop(t *testing.T)     { run(t, "ahead", 1, 1<<30) }
+func TestWorkersAndOtherDevices(t *testing.T)    { run(t, "apart", 3, 1<<30) }
 
 // loader: a loader copies batches from page-locked memory on a stream of its own.
 func loader(c *Control) error {
@@ -392,6 +394,39 @@ func workers(c *Control) error {
 		}
 	}
 	return nil
+}
+
+// apart: a loop over the batches of workers does not use devices that its dataset does not use, and is possible though
+// one of them is lost.
+func apart(c *Control) error {
+	all := func() error {
+		dataset := made{[]tensor.Device{tensor.CUDA(0)}, func() error { return nil }}
+		l, err := data.NewLoader(dataset, data.Workers(1))
+		if err != nil {
+			return err
+		}
+		for _, err := range l.Batches(context.Background()) {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := all(); err != nil {
+		return err
+	}
+	if used := cshim.DeviceTypes[0].Used(); !slices.Equal(used, []int{0}) {
+		return fmt.Errorf("the devices %v are in use", used)
+	}
+	lost := tensor.CUDA(1)
+	if err := tensor.Ones([]int{1}, lost).Err(); err != nil {
+		return err
+	}
+	c.Lose(1, 719)
+	if err := expect("the lost device", tensor.Synchronize(lost), tensor.ErrDeviceLost); err != nil {
+		return err
+	}
+	return all()
 }
 
 // ahead: the loop's stream waits for the kernels of a batch, and not for those of the batches that a worker has prepared
