@@ -75,6 +75,9 @@ func StreamCurrent(device int32) (Stream, error) {
 // CurrentStreams returns the calling thread's current streams of the devices that this process has used and that are not
 // lost. A device that it has not used has no other current stream than the default one.
 func CurrentStreams() (streams []Stream, err error) {
+	if Path() == "" || cudaDevices == 0 {
+		return nil, nil
+	}
 	for _, t := range DeviceTypes {
 		for _, i := range t.Used() {
 			s, err := StreamCurrent(t.Word(i))

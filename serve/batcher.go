@@ -66,6 +66,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -142,13 +143,14 @@ type group[In, Out any] struct {
 }
 
 type request[In, Out any] struct {
-	ctx    context.Context
-	in     In
-	number uint64
-	taken  bool      // into a batch; guarded by Batcher.mu
-	gone   bool      // Do returns without the answer; guarded by Batcher.mu
-	at     time.Time // of admission; not set without a window
-	group  *group[In, Out]
+	ctx     context.Context
+	in      In
+	streams []cshim.Stream // current where Do was called, those that are not default ones
+	number  uint64
+	taken   bool      // into a batch; guarded by Batcher.mu
+	gone    bool      // Do returns without the answer; guarded by Batcher.mu
+	at      time.Time // of admission; not set without a window
+	group   *group[In, Out]
 
 	answered chan struct{} // closed when out and err are set
 	out      Out
@@ -208,6 +210,10 @@ func NewBatcher[In, Out any](run func(batch []In) ([]Out, error), opts ...Option
 // its own; tensors in another form, such as a slice, must stay alive. Other errors are ErrFull, ErrClosed, that of a
 // *tensor.Tensor that is failed, released or nil, that of a shape that cannot be compared, and those of the batch's
 // function.
+//
+// On CUDA devices the batch's work waits for the work that the caller's current streams have, and those wait for the
+// batch's, so that Do may be called within cuda.WithStream. Within cuda.Capture it returns tensor.ErrCapture, because
+// another goroutine computes the batch.
 func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 	switch {
 	case b == nil || b.run == nil:
@@ -217,7 +223,11 @@ func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 	case ctx.Err() != nil:
 		return out, context.Cause(ctx)
 	}
-	r := &request[In, Out]{ctx: ctx, in: in, answered: make(chan struct{})}
+	streams, err := callerStreams()
+	if err != nil {
+		return out, err
+	}
+	r := &request[In, Out]{ctx: ctx, in: in, streams: streams, answered: make(chan struct{})}
 	if t, ok := any(in).(*tensor.Tensor); ok {
 		if err := refuse.Unusable("Do", "", t); err != nil { // it would fail the whole batch
 			return out, err
@@ -469,14 +479,14 @@ func (b *Batcher[In, Out]) compute(batch []*request[In, Out]) {
 		}
 		b.answer(batch, outs, err)
 	}()
+	err = b.call(batch, &outs)
+}
+
+func (b *Batcher[In, Out]) call(batch []*request[In, Out], outs *[]Out) error {
 	ins := make([]In, len(batch))
 	for i, r := range batch {
 		ins[i] = r.in
 	}
-	err = b.call(ins, &outs)
-}
-
-func (b *Batcher[In, Out]) call(ins []In, outs *[]Out) error {
 	n, opened := len(ins), false
 	err := tensor.WithScope(func() (err error) {
 		opened = true
@@ -485,8 +495,17 @@ func (b *Batcher[In, Out]) call(ins []In, outs *[]Out) error {
 				_ = tensor.CurrentScope().Adopt(t) // Do has checked t
 			}
 		}
-		*outs, err = b.run(ins)
-		return err
+		pairs, err := pairsOf(batch)
+		if err != nil {
+			return err
+		}
+		if err := order(pairs, func(p pair) error { return p.batch.WaitFor(p.caller) }); err != nil {
+			return err
+		}
+		if *outs, err = b.run(ins); err != nil {
+			return err
+		}
+		return order(pairs, func(p pair) error { return p.caller.WaitFor(p.batch) })
 	})
 	if !opened { // no scope frees the aliases that Do has made
 		for _, in := range ins {
