@@ -2,8 +2,8 @@
 // their losses, speed on one thread and on all cores, memory, start, build time and size. The table of workloads is in
 // workloads.go; each workload is a function in the file of its group, here, in cpp/ and in py/.
 //
-// Each arm is a process of its own, and each round restarts them all. Within a round the arms take turns of 15 to 150
-// milliseconds in a shuffled order, so that changes in the machine's speed affect all of them. The first 20 ms of a
+// Each arm is a process of its own, and each round restarts them all. Within a round the arms take turns of about 30 to
+// 280 milliseconds in a shuffled order, so that changes in the machine's speed affect all of them. The first 20 ms of a
 // turn are not timed: threads wake and caches fill, which is not part of steps that follow each other. A round's ratio
 // is the median over its turns; a figure is the median over the rounds with its quartiles.
 //
