@@ -21,8 +21,8 @@ import (
 //	})
 //
 // Hooks run in the order of their registration. They may be registered and removed while Forward runs on other
-// goroutines; a call of Forward uses the hooks that it found when it began. A Hooked has the state names and the text of
-// its layer, and NamedModules lists the layer in its place.
+// goroutines; a call of Forward uses the hooks that it found when it began. Each hook gets handles of its own: it may keep
+// or release them. A Hooked has the state names and the text of its layer, and NamedModules lists the layer in its place.
 type Hooked struct {
 	Layer Layer `nn:"."`
 
@@ -108,13 +108,8 @@ func (h *Hooked) Forward(x *tensor.Tensor) *tensor.Tensor {
 	h.mu.Lock()
 	before, after, b := h.before, h.after, backwardHooks{before: h.backBefore, outward: h.backOutward}
 	h.mu.Unlock()
-	// Hooks may keep their tensors, and replace them with the program's own: they and the caller have separate handles.
-	hooked := len(before)+len(after) > 0
-	if hooked {
-		x = x.Alias()
-	}
 	for _, e := range before {
-		if err := replace(&x, func() (*tensor.Tensor, error) { return e.f(x) }); err != nil {
+		if err := replace(&x, func() (*tensor.Tensor, error) { return e.f(lent(x)) }); err != nil {
 			return tensor.Failed(err)
 		}
 	}
@@ -127,30 +122,32 @@ func (h *Hooked) Forward(x *tensor.Tensor) *tensor.Tensor {
 		return bad
 	}
 	for _, e := range after {
-		if err := replace(&y, func() (*tensor.Tensor, error) { return e.f(x, y) }); err != nil {
+		if err := replace(&y, func() (*tensor.Tensor, error) { return e.f(lent(x), lent(y)) }); err != nil {
 			return tensor.Failed(err)
 		}
 	}
 	if y, err = b.output(y); err != nil {
 		return tensor.Failed(err)
 	}
-	if hooked {
-		return y.Alias()
-	}
 	return y
 }
 
-// replace sets t to the tensor that f returns, if it is not nil.
+// lent returns a handle of t for one hook, which may keep or release it; nil for nil.
+func lent(t *tensor.Tensor) *tensor.Tensor {
+	if t == nil {
+		return nil
+	}
+	return t.Alias()
+}
+
+// replace sets t to a handle of the tensor that f returns, if it is not nil. The tensor may be the program's.
 func replace(t **tensor.Tensor, f func() (*tensor.Tensor, error)) error {
 	other, err := f()
 	if err != nil || other == nil {
 		return err
 	}
-	if err := other.Err(); err != nil {
-		return err
-	}
-	*t = other
-	return nil
+	*t = other.Alias()
+	return (*t).Err()
 }
 
 // identity returns its input. libtorch refuses to change the result in place, which is required: a view made by an
@@ -206,14 +203,7 @@ func (b *backwardHooks) input(x *tensor.Tensor) (*tensor.Tensor, error) {
 			return nil, nil
 		}
 		defer e.gradOutput.Release()
-		gradOutput := e.gradOutput
-		if gradOutput != nil {
-			gradOutput = gradOutput.Alias() // of this hook's scope, so that f can call Keep
-			if err := gradOutput.Err(); err != nil {
-				return nil, err
-			}
-		}
-		return b.leave(gradInput, gradOutput)
+		return b.leave(gradInput, e.gradOutput)
 	})
 	return x, err
 }
@@ -231,7 +221,7 @@ func (b *backwardHooks) swap(e *entered) *entered {
 func (b *backwardHooks) leave(gradInput, gradOutput *tensor.Tensor) (*tensor.Tensor, error) {
 	var changed *tensor.Tensor
 	for _, e := range b.outward {
-		err := replace(&changed, func() (*tensor.Tensor, error) { return e.f(gradInput, gradOutput) })
+		err := replace(&changed, func() (*tensor.Tensor, error) { return e.f(lent(gradInput), lent(gradOutput)) })
 		if err != nil {
 			return nil, err
 		}
@@ -254,7 +244,7 @@ func (b *backwardHooks) output(y *tensor.Tensor) (*tensor.Tensor, error) {
 	_, err = y.RegisterHook(func(g *tensor.Tensor) (*tensor.Tensor, error) {
 		var changed *tensor.Tensor
 		for _, e := range b.before {
-			if err := replace(&changed, func() (*tensor.Tensor, error) { return e.f(g) }); err != nil {
+			if err := replace(&changed, func() (*tensor.Tensor, error) { return e.f(lent(g)) }); err != nil {
 				return nil, err
 			}
 			if changed != nil {

@@ -245,6 +245,79 @@ func TestBackwardHooksKeepGradients(t *testing.T) {
 	}
 }
 
+// TestHooksOwnTheirHandles tests that what a hook does with its tensors, and with the one that it returns, changes nothing
+// for other hooks and the caller.
+func TestHooksOwnTheirHandles(t *testing.T) {
+	leak.Check(t)
+	for _, inner := range []bool{false, true} { // whether the layer's input needs a gradient
+		for name, c := range map[string]struct {
+			take     func(stored **tensor.Tensor, x *tensor.Tensor) error
+			replaces bool // the hooks return what they have stored
+		}{
+			"stored":   {tensor.Replace, false},
+			"returned": {tensor.Replace, true},
+			"released": {func(_ **tensor.Tensor, x *tensor.Tensor) error { x.Keep().Release(); return nil }, false},
+		} {
+			var first, second [6]*tensor.Tensor // what the two hooks of each kind have stored
+			err := tensor.WithScope(func() error {
+				w, x := tensor.Full([]int{2}, 3.0).RequiresGrad_(), tensor.Ones([]int{2}).RequiresGrad_(inner)
+				h := nn.NewHooked(layerFunc(func(x *tensor.Tensor) *tensor.Tensor { return x.Mul(w) }))
+				for _, stored := range []*[6]*tensor.Tensor{&first, &second} {
+					hook := func(at, result int, ts ...*tensor.Tensor) (*tensor.Tensor, error) {
+						for i, x := range ts {
+							if x == nil {
+								continue
+							}
+							if err := c.take(&stored[at+i], x); err != nil {
+								return nil, err
+							}
+						}
+						if !c.replaces {
+							return nil, nil
+						}
+						return stored[result], nil
+					}
+					_, err1 := h.RegisterForwardPreHook(func(x *tensor.Tensor) (*tensor.Tensor, error) { return hook(0, 0, x) })
+					_, err2 := h.RegisterForwardHook(func(x, y *tensor.Tensor) (*tensor.Tensor, error) { return hook(2, 3, x, y) })
+					_, err3 := h.RegisterFullBackwardPreHook(func(out *tensor.Tensor) (*tensor.Tensor, error) { return hook(1, 1, out) })
+					_, err4 := h.RegisterFullBackwardHook(func(in, out *tensor.Tensor) (*tensor.Tensor, error) { return hook(4, 4, in, out) })
+					if err := errors.Join(err1, err2, err3, err4); err != nil {
+						return err
+					}
+				}
+				y := h.Forward(x)
+				for _, stored := range first { // one of two hooks is removed, and its tensors with it
+					stored.Release()
+				}
+				if err := y.Mul(2).Sum().Backward(); err != nil {
+					return err
+				}
+				for _, stored := range first {
+					stored.Release()
+				}
+				golden.Exact(t, name+": the result", y.Detach(), []float64{3, 3})
+				golden.Exact(t, name+": the gradient of the weight", w.Grad(), []float64{2, 2})
+				if inner {
+					golden.Exact(t, name+": the gradient of the input", x.Grad(), []float64{6, 6})
+				}
+				return nil
+			})
+			if err != nil {
+				t.Errorf("%s, input %v: %v", name, inner, err)
+			}
+			for i, want := range []float64{1, 2, 1, 3, 6, 2} {
+				if name == "released" || i == 4 && !inner {
+					continue
+				}
+				golden.Exact(t, fmt.Sprintf("%s, input %v: tensor %d of the second hook", name, inner, i), second[i].Detach(), []float64{want, want})
+			}
+			for _, stored := range second {
+				stored.Release()
+			}
+		}
+	}
+}
+
 // lost is a sum that gives its first operand no gradient.
 type lost struct{}
 
