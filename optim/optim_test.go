@@ -1221,6 +1221,8 @@ func schedules() map[string]optim.Schedule {
 			optim.StepLR(3, 0.5), optim.ConstantLR(0.5, 9), optim.ExponentialLR(0.99))),
 		"sequential_of_chained_at_once": optim.SequentialLR([]int{0, 70}, optim.LinearLR(0.1, 1, 5),
 			optim.ChainedScheduler(optim.ConstantLR(0.1, 20), optim.ExponentialLR(0.99)), optim.StepLR(40, 0.5)),
+		"sequential_without_chained": optim.SequentialLR([]int{60, 60}, optim.ExponentialLR(0.99),
+			optim.ChainedScheduler(optim.ConstantLR(0.1, 20), optim.ExponentialLR(0.99)), optim.StepLR(40, 0.5)),
 		"chained_sequential": optim.ChainedScheduler(optim.SequentialLR([]int{30}, optim.ConstantLR(0.1, 3), optim.ExponentialLR(0.99)),
 			optim.StepLR(40, 0.5)),
 		"polynomial": optim.PolynomialLR(800, 0.9),

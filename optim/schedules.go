@@ -195,7 +195,7 @@ func CosineAnnealingLR(steps int, low float64) Schedule {
 // SequentialLR follows each schedule until its milestone, then the next one, which starts at its own step 0. There is
 // one milestone fewer than schedules. It begins with the one after all milestones of 0, and of those with equal milestones
 // follows the last. As in PyTorch, a SequentialLR that another begins with begins at its step 1, the parts of a
-// ChainedScheduler there have taken a step at step 0, and a ChainedScheduler cannot come later. PyTorch:
+// ChainedScheduler there have taken a step at step 0, and it cannot change to a ChainedScheduler later. PyTorch:
 // torch.optim.lr_scheduler.SequentialLR.
 func SequentialLR(milestones []int, schedules ...Schedule) Schedule {
 	const op = "SequentialLR"
@@ -209,9 +209,10 @@ func SequentialLR(milestones []int, schedules ...Schedule) Schedule {
 	return composed(op, schedules, func(opt *Optimizer, c *course) error {
 		c.milestones = milestones
 		first := c.turn(0)
-		for i, p := range c.parts[first+1:] {
-			if p.beginsChained() {
-				return fmt.Errorf("schedule %d: %s cannot start a ChainedScheduler at a milestone, put it first", first+1+i, op)
+		for i := first + 1; i < len(c.parts); i++ {
+			begins := i == len(milestones) || milestones[i-1] < milestones[i] // of equal milestones the last part does
+			if begins && c.parts[i].beginsChained() {
+				return fmt.Errorf("schedule %d: %s cannot start a ChainedScheduler at a milestone, put it first", i, op)
 			}
 		}
 		for _, g := range opt.groups {

@@ -227,6 +227,7 @@ SCHEDULES = {
     "sequential_at_once": lambda o: S.SequentialLR(o, [S.LinearLR(o, 0.1, 1, 5), S.StepLR(o, 3, 0.5), S.ConstantLR(o, 0.5, 9), S.LinearLR(o, 0.2, 1, 5), S.ExponentialLR(o, 0.99), S.StepLR(o, 40, 0.5)], [0, 0, 40, 40, 90]),
     "sequential_nested_at_once": lambda o: S.SequentialLR(o, [S.LinearLR(o, 0.1, 1, 5), S.SequentialLR(o, [S.StepLR(o, 3, 0.5), S.ConstantLR(o, 0.5, 9), S.ExponentialLR(o, 0.99)], [0, 60])], [0]),
     "sequential_of_chained_at_once": lambda o: S.SequentialLR(o, [S.LinearLR(o, 0.1, 1, 5), S.ChainedScheduler([S.ConstantLR(o, 0.1, 20), S.ExponentialLR(o, 0.99)]), S.StepLR(o, 40, 0.5)], [0, 70]),
+    "sequential_without_chained": lambda o: S.SequentialLR(o, [S.ExponentialLR(o, 0.99), S.ChainedScheduler([S.ConstantLR(o, 0.1, 20), S.ExponentialLR(o, 0.99)]), S.StepLR(o, 40, 0.5)], [60, 60]),
     "chained_sequential": lambda o: S.ChainedScheduler([S.SequentialLR(o, [S.ConstantLR(o, 0.1, 3), S.ExponentialLR(o, 0.99)], [30]), S.StepLR(o, 40, 0.5)]),
     "polynomial": lambda o: S.PolynomialLR(o, 800, 0.9),
     "cosine": lambda o: S.CosineAnnealingLR(o, 120, 0.01),
