@@ -282,7 +282,7 @@ type kept struct {
 
 // recorder records the steps of a plan and knows which storages belong to which part.
 type recorder struct {
-	mu     sync.Mutex        // guards part and dtype: hooks run on each goroutine that calls Backward
+	mu     sync.Mutex        // guards part, dtype, kept and began: hooks run on each goroutine that calls Backward
 	part   map[uint64]string // by the storage's name
 	dtype  map[uint64]tensor.DType
 	kept   []kept // claimed before the steps, whose recording does not have them

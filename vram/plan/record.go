@@ -59,7 +59,9 @@ func (r *recorder) run(model any, params []nn.Named, optimizer *optim.Optimizer,
 	if err := vram.Collect(); err != nil { // what is garbage now is not the step's
 		return err
 	}
+	r.mu.Lock()
 	r.began = true
+	r.mu.Unlock()
 	defer collectOften()()
 	for i := range 2 {
 		r.second = cshim.PlanRead().Position
@@ -72,7 +74,9 @@ func (r *recorder) run(model any, params []nn.Named, optimizer *optim.Optimizer,
 		}
 		if i == 0 {
 			// What the step replaces is recorded in the second run, which begins with that of the first.
+			r.mu.Lock()
 			r.kept = slices.DeleteFunc(r.kept, func(k kept) bool { return !names[k.name] })
+			r.mu.Unlock()
 		}
 		for _, c := range reclaim.Categories() {
 			if c.Name == vram.OptimizerState {
