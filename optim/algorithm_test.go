@@ -13,6 +13,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/golden"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/internal/testdevice"
+	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -228,6 +229,93 @@ func TestConvertedParameters(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestConvertedState tests that a step changes nothing once one of several parameters, with or without its gradient, has
+// got another dtype than its state, and that it works once state and gradient are converted.
+func TestConvertedState(t *testing.T) {
+	leak.Check(t)
+	convert := func(p *tensor.Tensor) error { return nn.To(&struct{ P *tensor.Tensor }{p}, tensor.Float64) }
+	alone := func(p *tensor.Tensor) error { // leaves its gradient
+		_, err := tensor.CallUnchecked("aten::set_data", p, p.Detach().To(tensor.Float64))
+		return err
+	}
+	for name, c := range cases {
+		if c.kind != "" && c.kind != "matrix" {
+			continue
+		}
+		for what, change := range map[string]func(p *tensor.Tensor) error{"parameter": convert, "data": alone} {
+			err := tensor.WithScope(func() error {
+				ps := make([]*tensor.Tensor, 3)
+				for i := range ps {
+					ps[i] = tensor.Linspace(-1, 1, 12).Reshape(3, 4).RequiresGrad_()
+				}
+				opt, err := c.make(ps, c.lr, c.opts...)
+				if err != nil {
+					return err
+				}
+				defer opt.Release()
+				setGrads := func() error {
+					for _, p := range ps {
+						if err := p.SetGrad(p.Detach().Mul(0.5)); err != nil {
+							return err
+						}
+					}
+					return nil
+				}
+				if err := errors.Join(setGrads(), opt.Step(), setGrads(), change(ps[1])); err != nil {
+					return err
+				}
+				before := fmt.Sprint(ps, opt.StateDict())
+				stateless := len(opt.StateDict().State) == 0
+				for range 2 {
+					err := opt.Step()
+					if stateless && what == "parameter" {
+						if err != nil {
+							t.Errorf("%s, %s: %v", name, what, err)
+						}
+						return nil
+					}
+					if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "parameter 1 ") {
+						t.Errorf("%s, %s: %v", name, what, err)
+					}
+					if after := fmt.Sprint(ps, opt.StateDict()); after != before {
+						t.Errorf("%s, %s: a refused step leaves %s, before %s", name, what, after, before)
+					}
+				}
+				return errors.Join(setGrads(), opt.LoadStateDict(opt.StateDict()), opt.Step())
+			})
+			if err != nil {
+				t.Errorf("%s, %s: %v", name, what, err)
+			}
+		}
+	}
+}
+
+// TestMasterWeightsSetLater tests that a step with MasterWeights refuses the bfloat16 state of steps without them.
+func TestMasterWeightsSetLater(t *testing.T) {
+	leak.Check(t)
+	p := ones(tensor.BFloat16)
+	defer p.Release()
+	opt, err := optim.NewSGD([]*tensor.Tensor{p}, 0.5, optim.Momentum(0.5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Release()
+	setGrad(t, p, 1)
+	if err := opt.Step(); err != nil {
+		t.Fatal(err)
+	}
+	opt.Groups()[0].MasterWeights = true
+	err = opt.Step()
+	if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "parameter 0 needs its momentum_buffer in float32 and has it in bfloat16") {
+		t.Errorf("a step with the state of plain ones: %v", err)
+	}
+	golden.Exact(t, "the parameter", p, []float64{0.5, 0.5, 0.5})
+	if err := errors.Join(opt.LoadStateDict(opt.StateDict()), opt.Step()); err != nil {
+		t.Fatal(err)
+	}
+	golden.Exact(t, "the parameter", p, []float64{-0.25, -0.25, -0.25})
 }
 
 // TestMasterWeightsAfterPlain continues training with MasterWeights from a state of bfloat16, as PyTorch has it.

@@ -221,11 +221,11 @@ func (f *flat) gathered() *tensor.Tensor {
 	}
 	views := make([]*tensor.Tensor, len(grads))
 	for i, g := range grads {
-		shape := shapeOf(f.g.params[i])
+		shape, _ := shapeOf(f.g.params[i])
 		switch {
 		case g == nil:
 			views[i] = f.params[i].Detach().ZerosLike().Reshape(-1)
-		case shape.Dims < 0 || shapeOf(g) != shape:
+		case shape.Dims < 0 || !hasShape(g, shape):
 			return refuse.Tensor("LBFGS", tensor.ErrArgument, "parameter %d has shape %v, its gradient %v", i, f.g.params[i].Shape(), g.Shape())
 		case g.IsSparse():
 			views[i] = asReal(g.ToDense()).Reshape(-1)

@@ -499,9 +499,10 @@ func (b *Optimizer) divide(g *Group, bk *bucket) error {
 	return nil
 }
 
-// check returns an error if the algorithm does not take a parameter's gradient, or if the parameter has changed so that
-// its gradient, its state or the group's options do not fit: its dtype may have since the optimizer was made, its shape
-// at any time. Kernels for lists broadcast other shapes, and fused ones read and write beyond them.
+// check returns an error if the algorithm does not take a parameter's gradient, or if the parameter or the group's
+// options have changed so that the gradient, the state or the options do not fit. Kernels for lists broadcast other
+// shapes, and fused ones read and write beyond them. At another dtype some fail after they have updated the parameters
+// that come before.
 func (b *Optimizer) check(g *Group, at place, grad *tensor.Tensor, sparse bool) error {
 	if err := b.kind.refuses(g, sparse); err != nil {
 		return err
@@ -510,17 +511,21 @@ func (b *Optimizer) check(g *Group, at place, grad *tensor.Tensor, sparse bool) 
 	refused := func(format string, args ...any) error {
 		return refuse.Error(b.kind.Name, tensor.ErrArgument, "parameter %d "+format, append([]any{slices.Index(g.params, p)}, args...)...)
 	}
-	if g.MasterWeights || g.StochasticRounding {
-		if dtype := p.DType(); dtype != bk.dtype {
-			return refused("is %v and was %v when the optimizer was made: convert parameters before", dtype, bk.dtype)
-		}
+	shape, dtype := shapeOf(p)
+	gradShape, gradDType := shapeOf(grad)
+	if (g.MasterWeights || g.StochasticRounding) && dtype != bk.dtype {
+		return refused("is %v and was %v when the optimizer was made: convert parameters before", dtype, bk.dtype)
 	}
-	if b.inverse != 0 && grad.DType() == tensor.Float16 && !g.halved(bk) {
+	if b.inverse != 0 && gradDType == tensor.Float16 && !g.halved(bk) {
 		return refused("has a gradient in float16 that is still scaled, and no longer MasterWeights")
 	}
-	shape := shapeOf(p)
-	if shape.Dims < 0 || shapeOf(grad) != shape {
+	if shape.Dims < 0 || gradShape != shape {
 		return refused("has shape %v, its gradient %v", p.Shape(), grad.Shape())
+	}
+	if g.halved(bk) || g.rounds(bk) {
+		dtype = tensor.Float32 // the algorithm gets copies, also of the gradient
+	} else if gradDType != dtype {
+		return refused("is %v, its gradient %v", dtype, gradDType)
 	}
 	misfit := func(name string, t *tensor.Tensor) error {
 		return refused("has shape %v, its %s has shape %v, of an earlier step: Release makes the optimizer begin again", p.Shape(), name, t.Shape())
@@ -530,24 +535,37 @@ func (b *Optimizer) check(g *Group, at place, grad *tensor.Tensor, sparse bool) 
 		if t == nil || !slot.byShape && slot.Used != nil && !slot.Used(g, p) { // it may be of earlier settings
 			continue
 		}
-		if !slot.fits(p, shape, t) {
+		switch shapeFits, dtypeFits := slot.fits(p, shape, dtype, t); {
+		case !shapeFits:
 			return misfit(slot.Name, t)
+		case !dtypeFits:
+			return refused("needs its %s in %v and has it in %v, of an earlier step: LoadStateDict of the StateDict converts it, "+
+				"Release makes the optimizer begin again", slot.Name, dtype, t.DType())
 		}
 	}
-	if m := bk.masters[at.i]; m != nil && shapeOf(m) != shape {
+	if m := bk.masters[at.i]; m != nil && !hasShape(m, shape) {
 		return misfit("float32 copy", m)
 	}
 	return nil
 }
 
-var shapeOf = handle.ShapeOf.(func(t *tensor.Tensor) handle.Shape)
+var shapeOf = handle.ShapeOf.(func(t *tensor.Tensor) (handle.Shape, tensor.DType))
 
-// fits reports whether t, a tensor of a parameter's state, has the shape that p, of the given shape, needs.
-func (s *Slot) fits(p *tensor.Tensor, shape handle.Shape, t *tensor.Tensor) bool {
-	if s.shape != nil {
-		return slices.Equal(t.Shape(), s.shape(p))
+func hasShape(t *tensor.Tensor, shape handle.Shape) bool {
+	has, _ := shapeOf(t)
+	return has == shape
+}
+
+// fits reports whether t, a tensor of the state of p, has the shape that one of p's shape needs, and the dtype.
+func (s *Slot) fits(p *tensor.Tensor, shape handle.Shape, dtype tensor.DType, t *tensor.Tensor) (shapeFits, dtypeFits bool) {
+	if s.New != nil && !s.sameShape && s.shape == nil {
+		return true, true
 	}
-	return s.New != nil && !s.sameShape || shapeOf(t) == shape
+	has, its := shapeOf(t)
+	if s.shape != nil {
+		return slices.Equal(t.Shape(), s.shape(p)), its == dtype
+	}
+	return has == shape, its == dtype
 }
 
 func (b *Optimizer) stepBucket(g *Group, bk *bucket) error {

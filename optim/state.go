@@ -245,13 +245,19 @@ func (b *Optimizer) snapshot(state map[int]map[string]any, groups *[]map[string]
 
 // stateOf returns the state of a parameter.
 func (a *Algorithm) stateOf(g *Group, at place) map[string]any {
-	s := map[string]any{}
+	s, p := map[string]any{}, at.b.params[at.i]
+	shape, dtype := shapeOf(p)
 	var lacks []string
 	for i := range a.Slots {
-		slot, p := &a.Slots[i], at.b.params[at.i]
+		slot := &a.Slots[i]
 		used := slot.Used != nil && slot.Used(g, p)
-		switch t := at.b.state[i][at.i]; {
-		case t != nil && (used || slot.Used == nil || slot.byShape || slot.fits(p, shapeOf(p), t)):
+		t := at.b.state[i][at.i]
+		fits := func() bool {
+			shapeFits, _ := slot.fits(p, shape, dtype, t)
+			return shapeFits
+		}
+		switch {
+		case t != nil && (used || slot.Used == nil || slot.byShape || fits()):
 			s[slot.Name] = lent(t)
 		case t == nil && used:
 			lacks = append(lacks, slot.Name)

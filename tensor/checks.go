@@ -33,16 +33,16 @@ func (o *op) sameShape(ts []*Tensor) *Tensor {
 	return nil
 }
 
-// comparableShape returns t's shape for comparisons.
-func comparableShape(t *Tensor) handle.Shape {
+// comparableShape returns t's shape for comparisons, and its dtype.
+func comparableShape(t *Tensor) (handle.Shape, DType) {
 	var m cshim.Meta
 	if t.meta("Shape", &m) != nil {
-		return handle.Shape{Dims: -1}
+		return handle.Shape{Dims: -1}, Invalid
 	}
-	return shapeWith(t, &m)
+	return shapeWith(t, &m), DType(m.DType)
 }
 
-// shapeWith is comparableShape of a tensor with the metadata m.
+// shapeWith returns the shape of t, which has the metadata m, for comparisons.
 func shapeWith(t *Tensor, m *cshim.Meta) handle.Shape {
 	s := handle.Shape{Dims: int(m.NDim), First: m.Sizes}
 	if s.Dims > len(s.First) {

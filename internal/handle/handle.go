@@ -53,8 +53,8 @@ var (
 	LinearActivation any // func(x, weight, bias *tensor.Tensor, a cshim.Activation) *tensor.Tensor
 	// Makes v reachable for as long as t is, or until drop is called; v may refer to t.
 	Hold any // func(t *tensor.Tensor, v any) (drop func())
-	// Returns t's shape, for comparisons.
-	ShapeOf  any // func(t *tensor.Tensor) Shape
+	// Returns t's shape, for comparisons, and its dtype.
+	ShapeOf  any // func(t *tensor.Tensor) (Shape, tensor.DType)
 	AdamStep any // func(how Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error
 )
 
