@@ -24,10 +24,10 @@ import (
 // are repeated on the CPU and on the CUDA devices of the inputs and of the tensors that f saves, provided that no other
 // goroutine draws from the generator of the same device meanwhile; f must not be the first in the process to use such a
 // device, which is an error. In a CUDA graph they are repeated if the backward pass is part of the same capture;
-// otherwise the pass returns tensor.ErrCapture. The inputs must not be changed in place. Nor must f change in place a
-// tensor that its operators have saved: as in PyTorch, the gradients may be wrong then, without the error that the
-// backward pass returns outside Checkpoint. The backward pass returns an error if f fails or panics when it is computed
-// again, or if f then saves fewer tensors, or tensors that differ in dtype, shape or device.
+// otherwise the pass returns tensor.ErrCapture. The inputs must not be changed in place. Tensors that f captures must have
+// the same values in the backward pass: as in PyTorch, it does not notice that they have changed in between. The backward
+// pass returns an error if f fails or panics when it is computed again, if f then saves fewer tensors, or tensors that
+// differ in dtype, shape or device, or if a tensor that f's operators have saved is changed in place afterwards, also by f.
 //
 // The graph holds f, and so the tensors that f captures, until it is freed: an f that captures the variable to which its own
 // result is assigned is never freed unless a backward pass frees the graph or a scope the result. Assign the result to another

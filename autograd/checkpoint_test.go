@@ -621,6 +621,64 @@ func TestCheckpointOfAnInputThatChanges(t *testing.T) {
 	}
 }
 
+// TestCheckpointOfASavedTensorThatChanges tests that changing a tensor in place that the function has saved is an error,
+// as without a checkpoint, unless the recomputation ends before.
+func TestCheckpointOfASavedTensorThatChanges(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		buffer := tensor.Ones([]int{3})
+		for name, f := range map[string]func(x *tensor.Tensor) *tensor.Tensor{
+			"a result": func(x *tensor.Tensor) *tensor.Tensor {
+				y := x.Exp()
+				y.Mul_(2)
+				return y.Sin()
+			},
+			"a buffer": func(x *tensor.Tensor) *tensor.Tensor {
+				y := x.Mul(buffer.Fill_(3))
+				buffer.Zero_()
+				return y.Sin()
+			},
+			"a buffer, after all else": func(x *tensor.Tensor) *tensor.Tensor {
+				y := x.Mul(buffer.Fill_(3))
+				buffer.Zero_()
+				return y
+			},
+			"a result that the function differentiates": func(x *tensor.Tensor) *tensor.Tensor {
+				leaf := x.Detach().RequiresGrad_()
+				y := leaf.Exp()
+				y.Mul_(2)
+				g, err := autograd.Grad([]*tensor.Tensor{y.Sum()}, []*tensor.Tensor{leaf})
+				if err != nil {
+					return tensor.Failed(err)
+				}
+				return x.Mul(g[0]).Sin()
+			},
+		} {
+			for _, checkpointed := range []bool{false, true} {
+				x := tensor.Ones([]int{3}).RequiresGrad_()
+				err := call(checkpointed, func(in ...*tensor.Tensor) *tensor.Tensor { return f(in[0]) }, x).Sum().Backward()
+				if err == nil || !strings.Contains(err.Error(), "inplace operation") && !strings.Contains(err.Error(), "was changed in place") {
+					t.Errorf("%s, checkpointed %t: %v", name, checkpointed, err)
+				}
+			}
+		}
+
+		// The exponential is computed again, but not what follows.
+		x := tensor.Ones([]int{3}).RequiresGrad_()
+		y := autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].Exp().Mul_(2) }, x)
+		if err := y.Sum().Backward(); err != nil {
+			return err
+		}
+		if diff, err := x.Grad().Sub(x.Exp().Mul(2)).Abs().Max().Item(); err != nil || diff != 0 {
+			t.Errorf("the gradient is %v, %v", x.Grad(), err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestCheckpointStopsEarly tests that the operators of f stop once the backward pass has what it needs, even if f
 // ignores their errors.
 func TestCheckpointStopsEarly(t *testing.T) {

@@ -253,16 +253,16 @@ class Recomputation final : public SavedPolicy, public std::enable_shared_from_t
   Recomputation(std::vector<bool> wanted, std::vector<Kept> kept, uint64_t devices)
       : wanted_(std::move(wanted)), tensors_(wanted_.size()), kept_(std::move(kept)), devices_(devices) {}
   std::unique_ptr<SavedVariableHooks> hooks() override;
-  void add(const at::Tensor &t) {
+  void add(const Unchanged &t) {
     if (complete()) throw StopRecomputation();
-    kinds_.push_back(Kind::of(t));
+    kinds_.push_back(Kind::of(t.get()));
     size_t i = kinds_.size() - 1;
     if (wanted_[i]) tensors_[i] = t;
     if (complete()) throw StopRecomputation();
   }
   bool complete() const { return kinds_.size() == wanted_.size(); }
   const std::vector<Kind> &kinds() const { return kinds_; }
-  at::Tensor take(size_t i) { return std::move(tensors_[i]); }
+  Unchanged &at(size_t i) { return tensors_[i]; }
   Stage stage() const override { return kRecomputation; }
   at::Tensor kept() override {
     if (next_kept_ == kept_.size())
@@ -299,7 +299,7 @@ class Recomputation final : public SavedPolicy, public std::enable_shared_from_t
   }
 
   std::vector<bool> wanted_;
-  std::vector<at::Tensor> tensors_;
+  std::vector<Unchanged> tensors_;
   std::vector<Kept> kept_;
   size_t next_kept_ = 0;
   std::vector<at::Tensor> taken_;  // results and tangents that stand for parts of the graph
@@ -312,14 +312,14 @@ class Collected final : public SavedVariableHooks {
  public:
   explicit Collected(std::shared_ptr<Recomputation> to) : to_(std::move(to)) {}
   void call_pack_hook(const at::Tensor &t) override {
-    held_ = t.tensor_data();  // without its graph: a node that holds its own output would never be freed
+    held_ = Unchanged(t);
     to_->add(held_);
   }
-  at::Tensor call_unpack_hook() override { return held_; }
+  at::Tensor call_unpack_hook() override { return held_.get(); }
 
  private:
   std::shared_ptr<Recomputation> to_;
-  at::Tensor held_;
+  Unchanged held_;
 };
 
 std::unique_ptr<SavedVariableHooks> Recomputation::hooks() {
@@ -359,7 +359,7 @@ class Checkpoint final : public SavedPolicy, public std::enable_shared_from_this
   struct Pass {
     int id;
     struct Slot {
-      at::Tensor t;
+      Unchanged t;
       bool taken = false;
     };
     std::vector<Slot> slots;
@@ -553,7 +553,7 @@ void Checkpoint::forget(size_t i) noexcept {
       std::lock_guard<std::mutex> lock(mutex_);
       wanted_[i] = false;
       if (k >= passes_.size()) return;
-      if (i < passes_[k].slots.size()) t = std::move(passes_[k].slots[i].t);
+      if (i < passes_[k].slots.size()) t = passes_[k].slots[i].t.release();
     }
     discard(std::move(t));
   }
@@ -570,7 +570,7 @@ void Checkpoint::end_pass(int pass) noexcept {
       break;
     }
   }
-  for (auto &s : slots) discard(std::move(s.t));
+  for (auto &s : slots) discard(s.t.release());
 }
 
 at::Tensor Checkpoint::take(size_t i) {
@@ -581,7 +581,7 @@ at::Tensor Checkpoint::take(size_t i) {
       Pass *p = find(pass);
       if (p != nullptr && i < p->slots.size() && p->slots[i].t.defined()) {
         p->slots[i].taken = true;
-        return std::move(p->slots[i].t);
+        return p->slots[i].t.take();
       }
       if (p != nullptr && p->computing != 0 && !p->nested) {
         changed_.wait(lock);
@@ -675,11 +675,11 @@ at::Tensor Checkpoint::deliver(int pass, size_t needed, Recomputation &r) {
     p->slots.resize(std::max(p->slots.size(), r.kinds().size()));
     for (size_t i = 0; i < r.kinds().size(); i++) {
       auto &slot = p->slots[i];
-      if (wanted_[i] && i != needed && !slot.taken && !slot.t.defined()) slot.t = r.take(i);
+      if (wanted_[i] && i != needed && !slot.taken && !slot.t.defined()) slot.t = std::move(r.at(i));
     }
     p->slots[needed].taken = true;
   }
-  return r.take(needed);
+  return r.at(needed).take();
 }
 
 }  // namespace

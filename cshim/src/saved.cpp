@@ -104,24 +104,6 @@ class Packed {
   int64_t at_ = 0;
 };
 
-// A tensor that the graph keeps as it is. libtorch leaves the check of its version to hooks.
-class Unchanged {
- public:
-  explicit Unchanged(const at::Tensor &t) : held_(data_of(t)), version_(version()) {}
-  const at::Tensor &get() const {
-    if (version() != version_)
-      throw ArgumentError(
-          "a tensor that an operator has saved for backward was changed in place since: it is at version " +
-          std::to_string(version()) + ", expected " + std::to_string(version_));
-    return held_;
-  }
-
- private:
-  int64_t version() const { return held_.is_inference() ? 0 : static_cast<int64_t>(held_._version()); }
-  at::Tensor held_;
-  int64_t version_;
-};
-
 class Converting final : public SavedPolicy, public std::enable_shared_from_this<Converting> {
  public:
   explicit Converting(const ls_saved_policy &how) : how_(how), keep_(how.keep) {
@@ -316,6 +298,19 @@ std::unique_ptr<SavedVariableHooks> Remaking::hooks() {
 at::Tensor data_of(const at::Tensor &t) {
   return at::Tensor(t.unsafeGetTensorImpl()->shallow_copy_and_detach(torch::autograd::impl::version_counter(t),
                                                                      /*allow_tensor_metadata_change=*/false));
+}
+
+const at::Tensor &Unchanged::get() const {
+  if (version() != version_)
+    throw ArgumentError(
+        "a tensor that an operator has saved for backward was changed in place since: it is at version " +
+        std::to_string(version()) + ", expected " + std::to_string(version_));
+  return held_;
+}
+
+at::Tensor Unchanged::take() {
+  if (held_.defined()) (void)get();
+  return release();
 }
 
 }  // namespace ls

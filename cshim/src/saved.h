@@ -6,11 +6,14 @@
 // backward pass, on the engine's thread of the node, and may call back.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
+#include <utility>
 
 namespace ls {
 
@@ -36,6 +39,25 @@ class SavedPolicy {
 // Returns the data of t without its graph: a node that holds its own output would never be freed. Shares t's
 // version.
 at::Tensor data_of(const at::Tensor &t);
+
+// A saved tensor that is kept as it is. libtorch leaves the check of its version to hooks.
+class Unchanged {
+ public:
+  Unchanged() = default;
+  explicit Unchanged(const at::Tensor &t) : held_(data_of(t)), version_(version()) {}
+  bool defined() const noexcept { return held_.defined(); }
+  // Throws if the tensor was changed in place since.
+  const at::Tensor &get() const;
+  // The same, and keeps the tensor no longer.
+  at::Tensor take();
+  // For the caller to free.
+  at::Tensor release() noexcept { return std::move(held_); }
+
+ private:
+  int64_t version() const { return held_.is_inference() ? 0 : static_cast<int64_t>(held_._version()); }
+  at::Tensor held_;
+  int64_t version_ = 0;
+};
 
 // Pushes a policy on the calling thread's stack and returns the depth before.
 size_t push_policy(std::shared_ptr<SavedPolicy> policy);
