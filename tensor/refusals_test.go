@@ -557,9 +557,9 @@ func TestNumbersThatADTypeDoesNotHave(t *testing.T) {
 	})
 }
 
-// TestWritesToViewsOfRetainedResults tests that a write which would make libtorch read beyond the gradients is
-// rejected, and that RetainGrad works otherwise.
-func TestWritesToViewsOfRetainedResults(t *testing.T) {
+// TestWritesToRetainedResults tests that a write which would make libtorch read beyond the gradients, or not find its
+// hook, is rejected, and that RetainGrad works otherwise.
+func TestWritesToRetainedResults(t *testing.T) {
 	begin(t)
 	scoped(t, func() {
 		results := func() (first, second *Tensor) {
@@ -576,8 +576,14 @@ func TestWritesToViewsOfRetainedResults(t *testing.T) {
 			if err := write(mean.View(2)).Err(); !errors.Is(err, ErrArgument) {
 				t.Errorf("a write to a view of the second result: %v", err)
 			}
-			if err := withGrad(false, func() error { return write(mean.View(2)).Err() }); err != nil {
-				t.Errorf("without gradients: %v", err)
+			if err := write(mean).Err(); !errors.Is(err, ErrArgument) {
+				t.Errorf("a write to the second result: %v", err)
+			}
+			wantValues(t, "the second result", mean, 2, 4)
+			for _, x := range []*Tensor{mean.View(2), mean} {
+				if err := withGrad(false, func() error { return write(x).Err() }); err != nil {
+					t.Errorf("without gradients: %v", err)
+				}
 			}
 		}
 		for i := range 2 {
@@ -587,8 +593,10 @@ func TestWritesToViewsOfRetainedResults(t *testing.T) {
 				t.Fatal(err)
 			}
 			if i == 0 {
-				if err := x.View(2).Mul_(FromScalar(2)).Err(); err != nil {
-					t.Errorf("a write to a view of the first result: %v", err)
+				for _, written := range []*Tensor{x.View(2), x, mean} {
+					if err := written.Mul_(FromScalar(2)).Err(); err != nil {
+						t.Errorf("a write to the first result, to a view of it, or to the second: %v", err)
+					}
 				}
 			}
 			if err := variance.Add(mean).Sum().Backward(); err != nil {
@@ -597,6 +605,21 @@ func TestWritesToViewsOfRetainedResults(t *testing.T) {
 			if got, err := Data[float32](x.Grad()); err != nil || got[0] != 1 || got[1] != 1 {
 				t.Errorf("the gradient of result %d: %v, %v", i, got, err)
 			}
+		}
+
+		// Neither makes a node.
+		_, mean := results()
+		if err := mean.RetainGrad(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Call("aten::requires_grad_", mean, true); err != nil {
+			t.Error(err)
+		}
+		if err := mean.Detach_().Err(); err != nil {
+			t.Error(err)
+		}
+		if _, err := Call("aten::detach_", mean); err != nil {
+			t.Error(err)
 		}
 	})
 }

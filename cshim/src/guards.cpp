@@ -913,6 +913,7 @@ Operator::Operator(const c10::OperatorHandle &h)
   pointwise_ = h.hasTag(at::Tag::pointwise);
   reads_parts_ = readers->count(name.name) != 0;
   sets_data_ = name.name == "aten::set_data";
+  makes_node_ = name.name != "aten::detach_" && name.name != "aten::requires_grad_";
   const auto &formals = h.schema().arguments();
   for (size_t i = 0; i < formals.size(); i++) {
     const std::string &formal = formals[i].name();
@@ -1123,7 +1124,8 @@ void Operator::check(const torch::jit::Stack &stack) const {
       });
     }
   }
-  for (size_t i : written_) each_tensor(stack[i], check_in_place);
+  if (makes_node_)
+    for (size_t i : written_) each_tensor(stack[i], check_in_place);
   // Results are written as if each element had memory of its own: beyond the end. self may be expanded, because
   // operators in place also change shapes; those that write to it check it.
   for (size_t i : written_)
@@ -1194,12 +1196,13 @@ void Operator::call(torch::jit::Stack &stack) const {
 
 // The hook by which a tensor retains its gradient has the number of its operator's result. A write to a view of
 // the tensor moves the hook to a new node, which has one gradient, and keeps the number: SIGSEGV in a backward
-// pass.
+// pass. A write to the tensor itself moves the hook of the first result instead, or fails when it has been made.
 void check_in_place(const at::Tensor &t) {
-  if (!t.defined() || !at::GradMode::is_enabled() || !t.is_view()) return;
-  const auto &base = t._base();
-  if (base.retains_grad() && base.output_nr() != 0)
-    refuse("a view of a second or later result that retains its gradient cannot be written to; use Clone() of it");
+  if (!t.defined() || !at::GradMode::is_enabled()) return;
+  const at::TensorBase &owner = t.is_view() ? t._base() : t;
+  if (owner.retains_grad() && owner.output_nr() != 0)
+    refuse(std::string(t.is_view() ? "a view of " : "") +
+           "a second or later result that retains its gradient cannot be written to; use Clone() of it");
 }
 
 }  // namespace ls

@@ -47,7 +47,8 @@ class Operator {
   std::optional<size_t> sparse_gradient_;
   bool takes_mkldnn_ = false, reads_parts_ = false, converts_ = false, adds_ = false, linear_ = false,
        makes_sparse_ = false, reads_indices_ = false, returns_self_ = false, masks_ = false, pointwise_ = false,
-       on_one_device_ = false, on_all_devices_ = false, statistics_ = false, sets_data_ = false;
+       on_one_device_ = false, on_all_devices_ = false, statistics_ = false, sets_data_ = false,
+       makes_node_ = true;
   // The operator without out arguments, for one whose kernels expect those to be contiguous, or with always_apart_
   // to have the results' shape.
   std::optional<c10::OperatorHandle> apart_;

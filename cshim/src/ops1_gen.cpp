@@ -132,7 +132,6 @@ ls_error *ls_aten_detach_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::detach_", "", {self});
-    ls::check_in_place(b_self.get());
     (void)at::_ops::detach_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }

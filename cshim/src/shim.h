@@ -178,7 +178,7 @@ inline void check_layouts(const char *name, const char *overload, std::initializ
   if (__builtin_expect(!(keys & kOddKeys).empty(), 0)) check_odd(name, overload, tensors);
 }
 
-// Refuses to write to a view if libtorch would then read beyond the gradients in a backward pass.
+// Refuses to write to a tensor if libtorch would then not find its hook that retains the gradient.
 void check_in_place(const at::Tensor &t);
 
 // Reports whether the tensors have the same memory.

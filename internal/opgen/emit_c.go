@@ -138,7 +138,7 @@ func emitC(headers []byte, ops []*op, files map[string][]byte) {
 					args[i+1] = fmt.Sprintf("c_%s ? *c_%s : %s", a, a, args[i+1])
 				}
 			}
-			if o.inPlace {
+			if o.inPlace && o.name != "detach_" { // which makes no node
 				fmt.Fprintf(&pre, "    ls::check_in_place(b_%s.get());\n", o.args[0].name)
 			}
 			fn := o.name
