@@ -707,6 +707,9 @@ func TestOperatorBackwardIsRefused(t *testing.T) {
 		if !errors.Is(err, tensor.ErrArgument) {
 			t.Errorf("got %v", err)
 		}
+		if _, err := tensor.Call("aten::retain_grad", x.Mul(2)); !errors.Is(err, tensor.ErrArgument) {
+			t.Errorf("retain_grad: got %v", err)
+		}
 		return nil
 	})
 	if err != nil {

@@ -17,6 +17,7 @@
 
 #include "anomaly.h"
 #include "autocast.h"
+#include "grads.h"
 #include "hooks.h"
 #include "memory.h"
 #include "passes.h"
@@ -307,6 +308,7 @@ ls_error *ls_autograd_backward(const ls_tensor *roots, uint64_t n, const ls_tens
   return ls::run_void([&] {
     auto from = ls::list_of(roots, n, "backward"), to = ls::list_of(inputs, ninputs, "inputs");
     auto given = ls::grads_list(grads, n);
+    for (const auto &t : to) ls::retain_grad(t);  // libtorch would do so without a lock
     ls::with_engine(from, [&] {
       torch::autograd::backward(from, given, retain != 0, create != 0, to);
       return true;

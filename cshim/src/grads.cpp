@@ -120,6 +120,19 @@ GradLock::~GradLock() {
   node_ = {};
 }
 
+void retain_grad(const at::Tensor &x) {
+  if (!x.requires_grad() || is_leaf(x) || x.retains_grad()) {
+    x.retain_grad();  // nothing to do, or an error
+    return;
+  }
+  const auto &fn = x.grad_fn();
+  change_node(*fn, [&] {
+    if (x.retains_grad()) return;
+    fn->add_retains_grad_hook(std::make_unique<RetainGrad>(x), x.output_nr());
+    meta_of(x)->retains_grad_ = true;
+  });
+}
+
 at::Tensor grad_of(const at::Tensor &x) {
   GradLock lock(x);
   return x.unsafeGetTensorImpl()->grad();
@@ -146,17 +159,7 @@ ls_error *ls_tensor_set_requires_grad(ls_tensor t, int32_t on) noexcept {
 ls_error *ls_tensor_retain_grad(ls_tensor t) noexcept {
   return ls::run_void([&] {
     Borrowed b(t);
-    const at::Tensor &x = ls::need(b, "retain_grad");
-    if (!x.requires_grad() || ls::is_leaf(x) || x.retains_grad()) {
-      x.retain_grad();  // nothing to do, or an error
-      return;
-    }
-    const auto &fn = x.grad_fn();
-    ls::change_node(*fn, [&] {
-      if (x.retains_grad()) return;
-      fn->add_retains_grad_hook(std::make_unique<ls::RetainGrad>(x), x.output_nr());
-      ls::meta_of(x)->retains_grad_ = true;
-    });
+    ls::retain_grad(ls::need(b, "retain_grad"));
   });
 }
 

@@ -40,6 +40,9 @@ class GradLock {
   std::unique_lock<std::mutex> lock_;
 };
 
+// Makes a tensor that is no leaf keep its gradient.
+void retain_grad(const at::Tensor &x);
+
 // Returns the gradient of x; undefined if there is none.
 at::Tensor grad_of(const at::Tensor &x);
 

@@ -163,6 +163,9 @@ void embedding_bag(Args a) {
 // It runs hooks and functions in the caller's language, which ls_op_call must not do: Go would panic.
 void backward(Args) { refuse("a backward pass can only be started by Backward or Grad"); }
 
+// libtorch's hook writes the gradient without a lock, and may be added to a node that runs: SIGSEGV.
+void retain(Args) { refuse("only RetainGrad makes a tensor keep its gradient"); }
+
 // The magnitude of a bool is undefined: infinite recursion.
 void matrix_power(Args a) {
   if (a[1].toInt() == std::numeric_limits<int64_t>::min()) refuse("the exponent is too small");
@@ -802,6 +805,7 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::scaled_dot_product_attention", grouped_attention},
       {"aten::vander", vander},
       {"aten::_backward", backward},
+      {"aten::retain_grad", retain},
   };
   return *all;
 }

@@ -1,5 +1,6 @@
 #include <atomic>
 #include <stdexcept>
+#include <thread>
 
 #include "helpers.h"
 
@@ -116,6 +117,36 @@ TEST_F(Autograd, AHookThatThrowsIsAnError) {
     Tensor sum = call("aten::sum", "", {T(x)});
     EXPECT_ERR(ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0), id == 1 ? LS_ERR_UNKNOWN : LS_ERR_STD);
   }
+}
+
+// A pass does not add a hook that retains a gradient to a node that another pass may be running.
+TEST_F(Autograd, InputsInThePassOfAnotherThread) {
+  static ls_tensor sum, y;
+  static int calls;
+  calls = 0;
+  ls_callbacks cb{};
+  cb.hook = [](uint64_t, ls_tensor, ls_tensor *) -> uint64_t {
+    if (calls++ == 0)
+      std::thread([] {
+        EXPECT_ERR(ls_autograd_backward(&sum, 1, nullptr, &y, 1, /*retain=*/1, 0), LS_ERR_ARGUMENT);
+      }).join();
+    return 0;
+  };
+  ls_callbacks_set(&cb);
+  Tensor x = floats({1, 2});
+  EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
+  Tensor product(ls_aten_mul_Tensor(x, x)), total = call("aten::sum", "", {T(product)});
+  y = product, sum = total;
+  uint32_t slot;
+  EXPECT_OK(ls_hook_register(product, 1, &slot));
+  EXPECT_OK(ls_autograd_backward(&sum, 1, nullptr, nullptr, 0, /*retain=*/1, 0));
+  EXPECT_EQ(calls, 1);
+  for (float i : {1.f, 2.f}) {
+    EXPECT_OK(ls_autograd_backward(&sum, 1, nullptr, &y, 1, /*retain=*/1, 0));
+    EXPECT_EQ(values(Tensor(ls_tensor_grad(y))), (std::vector<float>{i, i}));
+  }
+  Tensor plain = floats({1});
+  EXPECT_ERR(ls_autograd_backward(&sum, 1, nullptr, &plain.h, 1, 0, 0), LS_ERR_GENERIC);
 }
 
 // A failure is reported with its node and its type, also while passes search for NaN.
