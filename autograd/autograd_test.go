@@ -304,6 +304,106 @@ func TestFunctionGraphs(t *testing.T) {
 	}
 }
 
+// TestFunctionReturnsATensorOfOthers tests that an output of Forward which Forward has not made stays as it was.
+func TestFunctionReturnsATensorOfOthers(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		w := tensor.Ones([]int{2}).RequiresGrad_()
+		buffer := tensor.Ones([]int{2})
+		for name, other := range map[string]*tensor.Tensor{"a leaf": w, "a result": w.Mul(5), "a buffer": buffer} {
+			for _, alias := range []bool{false, true} {
+				if alias && other == buffer {
+					continue
+				}
+				x := tensor.Ones([]int{2}).RequiresGrad_()
+				leaf, records := other.IsLeaf(), other.RequiresGrad()
+				out, err := autograd.Apply(&either{forward: func() ([]*tensor.Tensor, error) {
+					if alias {
+						return []*tensor.Tensor{other.Alias()}, nil
+					}
+					return []*tensor.Tensor{other}, nil
+				}}, x)
+				if err != nil {
+					return err
+				}
+				if other.IsLeaf() != leaf || other.RequiresGrad() != records {
+					t.Errorf("%s, an alias %t: it is part of the function's graph", name, alias)
+				}
+				if err := out[0].Mul_(2).Err(); err == nil {
+					t.Errorf("%s, an alias %t: a write to the output changes it", name, alias)
+				}
+				out, err = autograd.Apply(&either{forward: func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{other}, nil }}, x)
+				if err != nil {
+					return err
+				}
+				// The function passes its gradient on, and the other tensor gets its own.
+				if err := out[0].Mul(3).Add(other).Sum().Backward(tensor.RetainGraph(true)); err != nil {
+					return fmt.Errorf("%s: %w", name, err)
+				}
+				if g, err := tensor.Data[float32](x.Grad()); err != nil || g[0] != 3 {
+					t.Errorf("%s: the input's gradient is %v, %v", name, g, err)
+				}
+				want := map[string]float32{"a leaf": 1, "a result": 5}[name]
+				if want != 0 {
+					if g, err := tensor.Data[float32](w.Grad()); err != nil || g[0] != want {
+						t.Errorf("%s: its gradient is %v, %v, want %v", name, g, err, want)
+					}
+				}
+				if err := tensor.ZeroGrads([]*tensor.Tensor{w}, true); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// expKept computes the exponential, and keeps its result.
+type expKept struct{ kept *tensor.Tensor }
+
+func (e *expKept) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	e.kept = in[0].Exp().Keep()
+	ctx.SaveForBackward(nil, e.kept)
+	return []*tensor.Tensor{e.kept}, nil
+}
+
+func (e *expKept) Backward(ctx *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	return []*tensor.Tensor{grads[0].Mul(ctx.Saved()[1])}, nil
+}
+
+// TestFunctionKeepsItsResult tests that a Function may keep its result, and that second derivatives see it as a result.
+func TestFunctionKeepsItsResult(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		f := &expKept{}
+		x := tensor.Ones([]int{2}).RequiresGrad_()
+		y, err := autograd.Apply(f, x)
+		if err != nil {
+			return err
+		}
+		if f.kept.Release(); y[0].Err() != nil {
+			return y[0].Err()
+		}
+		g, err := autograd.Grad([]*tensor.Tensor{y[0].Sum()}, []*tensor.Tensor{x}, tensor.CreateGraph(true))
+		if err != nil {
+			return err
+		}
+		if g, err = autograd.Grad([]*tensor.Tensor{g[0].Sum()}, []*tensor.Tensor{x}); err != nil {
+			return err
+		}
+		if diff, err := g[0].Sub(x.Exp()).Abs().Max().Item(); err != nil || diff != 0 {
+			t.Errorf("the second derivative is %v, %v", g[0], err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestFunctionInPlace tests that Apply refuses a Forward that writes to an input, unless no gradient is recorded.
 func TestFunctionInPlace(t *testing.T) {
 	leak.Check(t)
