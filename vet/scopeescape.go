@@ -192,6 +192,7 @@ func (r *region) findFresh() {
 		case adopt:
 			for _, a := range args[1:] {
 				r.keeps(a)
+				r.keepsElements(a, nil)
 			}
 		}
 	})
@@ -473,15 +474,19 @@ func (r *region) keeps(v ssa.Value) {
 		r.keeps(v.Iter)
 	case *ssa.Range:
 		r.keeps(v.X)
+		r.keepsElements(v.X, nil)
 	case *ssa.Lookup:
 		r.keeps(v.X)
+		r.keepsElements(v.X, v.Index)
 	case *ssa.UnOp:
 		r.keeps(v.X)
+		r.keepsVariable(v)
 	case *ssa.FieldAddr:
 		// Other fields hold other tensors.
 		r.keepsField(v)
 	case *ssa.IndexAddr:
 		r.keeps(v.X)
+		r.keepsElements(v.X, v.Index)
 	case *ssa.Slice:
 		r.keeps(v.X)
 	case *ssa.ChangeType:
@@ -518,15 +523,68 @@ func (r *region) keeps(v ssa.Value) {
 	}
 }
 
+// keepsVariable marks the values that a read of a captured or package variable may return: the last ones that its own
+// function stores before it, and those that other functions of the region store.
+func (r *region) keepsVariable(read *ssa.UnOp) {
+	switch read.X.(type) {
+	case *ssa.FreeVar, *ssa.Global:
+	default:
+		return
+	}
+	last, _ := lastStores(read.X, read)
+	r.each(func(i ssa.Instruction) {
+		st, ok := i.(*ssa.Store)
+		if ok && origin(st.Addr) == origin(read.X) && (st.Parent() != read.Parent() || slices.Contains(last, st)) {
+			r.keeps(st.Val)
+		}
+	})
+}
+
+// keepsElements marks the values stored in a list or a map where index may be, or anywhere if index is nil.
+func (r *region) keepsElements(of, index ssa.Value) {
+	apart := func(at ssa.Value) bool {
+		_, constant := at.(*ssa.Const)
+		_, both := index.(*ssa.Const)
+		return constant && both && keyOf(at) != keyOf(index)
+	}
+	r.each(func(i ssa.Instruction) {
+		switch i := i.(type) {
+		case *ssa.Store:
+			if e, ok := i.Addr.(*ssa.IndexAddr); ok && same(e.X, of) && !apart(e.Index) {
+				r.keeps(i.Val)
+			}
+		case *ssa.MapUpdate:
+			if same(i.Map, of) && !apart(i.Key) {
+				r.keeps(i.Value)
+			}
+		}
+	})
+}
+
 // keepsField marks the values stored in the same field of the same variable.
 func (r *region) keepsField(f *ssa.FieldAddr) {
 	r.each(func(i ssa.Instruction) {
 		if st, ok := i.(*ssa.Store); ok {
-			if o, ok := st.Addr.(*ssa.FieldAddr); ok && o.Field == f.Field && (o.X == f.X || keyOf(o.X) == keyOf(f.X)) {
+			if o, ok := st.Addr.(*ssa.FieldAddr); ok && same(o, f) {
 				r.keeps(st.Val)
 			}
 		}
 	})
+}
+
+// same reports whether two values are reads of the same variable or field, also in different functions of the region.
+func same(a, b ssa.Value) bool {
+	switch a := a.(type) {
+	case *ssa.UnOp:
+		if b, ok := b.(*ssa.UnOp); ok && a.Op == token.MUL && b.Op == token.MUL {
+			return same(a.X, b.X)
+		}
+	case *ssa.FieldAddr:
+		if b, ok := b.(*ssa.FieldAddr); ok {
+			return a.Field == b.Field && same(a.X, b.X)
+		}
+	}
+	return keyOf(origin(a)) == keyOf(origin(b))
 }
 
 // check reports the tensors that leave the region.

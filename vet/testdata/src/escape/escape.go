@@ -648,3 +648,90 @@ func scratch(l *data.Loader, first bool) (sum float64, err error) {
 	}
 	return sum, nil
 }
+
+func pair(x *tensor.Tensor) (a, b *tensor.Tensor) { return x.Mul(2), x.Mul(3) }
+
+func (m *model) pair(x *tensor.Tensor) (a, b *tensor.Tensor) { return x.Mul(2), x.Mul(3) }
+
+// keptLater: Keep is called on what the scope has stored.
+func keptLater(m *model, s *tensor.Scope, x *tensor.Tensor) (a, b, c, d, e, f *tensor.Tensor, list, all []*tensor.Tensor, err error) {
+	list, all = make([]*tensor.Tensor, 3), make([]*tensor.Tensor, 3)
+	err = tensor.WithScope(func() error {
+		var y *tensor.Tensor
+		y, a = pair(x)
+		a.Keep()
+		y, b = m.pair(y)
+		b.Keep()
+		c = y.Mul(2)
+		c.Keep()
+		global = c.Mul(2)
+		global.Keep()
+		d = c.Mul(3)
+		defer func() { d.Keep() }()
+		if err := autograd.NoGrad(func() error {
+			e = c.Mul(4)
+			f = c.Mul(5)
+			f.Keep()
+			return nil
+		}); err != nil {
+			return err
+		}
+		e.Keep()
+		list[0] = c.Mul(6)
+		list[0].Keep()
+		for i := range list {
+			list[i] = c.Mul(i)
+			list[i].Keep()
+		}
+		list = append(list, c.Mul(7))
+		for _, t := range list {
+			t.Keep()
+		}
+		all[0] = c.Mul(8)
+		if err := s.Adopt(all...); err != nil {
+			return err
+		}
+		m.all[0] = c.Mul(8)
+		m.all[0].Keep()
+		m.named["c"] = c.Mul(9)
+		m.named["c"].Keep()
+		m.hidden = c.Mul(10)
+		defer func() { m.hidden.Keep() }()
+		return nil
+	})
+	return a, b, c, d, e, f, list, all, err
+}
+
+// keptOnce: Keep on a variable keeps no tensor that it holds before or after.
+func keptOnce(m *model, x *tensor.Tensor, more bool) (a, b, c *tensor.Tensor, err error) {
+	err = tensor.WithScope(func() error {
+		a = x.Mul(2) // want `stored in a variable from outside`
+		if more {
+			a = x.Mul(3)
+			a.Keep()
+		}
+		if more {
+			b = x.Mul(2)
+		} else {
+			b = x.Mul(3)
+		}
+		b.Keep()
+		if more {
+			b = x.Mul(4) // want `stored in a variable from outside`
+		}
+		c = x.Mul(2)
+		c.Keep()
+		c, _ = pair(c) // want `stored in a variable from outside`
+		global = x.Mul(2)
+		global.Keep()
+		global = x.Mul(3)   // want `stored in a package variable`
+		m.all[0] = x.Mul(4) // want `stored in a list from outside`
+		m.all[1] = x.Mul(5)
+		m.all[1].Keep()
+		m.named["a"] = x.Mul(6) // want `put in a map from outside`
+		m.named["b"] = x.Mul(7)
+		m.named["b"].Keep()
+		return nil
+	})
+	return a, b, c, err
+}
