@@ -143,6 +143,9 @@ func unusable(op string, x *tensor.Tensor) *tensor.Tensor {
 // MultiheadAttention is multi-head attention of width E. InProjWeight (3E, E) projects queries, keys and values, or with
 // KDim or VDim QProjWeight (E, E), KProjWeight (E, kdim) and VProjWeight (E, vdim) do; InProjBias is (3E). OutProj projects
 // the result. BiasK and BiasV (1, 1, E) are appended to the keys and values (AddBiasKV). Its state has PyTorch's names.
+//
+// With BatchFirst its results and gradients differ from those of batch_first=True in rounding: it projects its inputs as
+// they are, while PyTorch transposes them, which costs a copy, or runs another kernel for inference without gradients.
 // PyTorch: torch.nn.MultiheadAttention.
 type MultiheadAttention struct {
 	Mode

@@ -91,7 +91,8 @@ func Momentum(v float64) Option { return Option{"Momentum", func(s *settings) { 
 // Eps sets the value that is added to a variance before its square root is taken (eps=).
 func Eps(v float64) Option { return Option{"Eps", func(s *settings) { s.eps = v }} }
 
-// BatchFirst puts the batch first in inputs and outputs: (N, L, E) instead of (L, N, E) (batch_first=True).
+// BatchFirst puts the batch first in inputs and outputs: (N, L, E) instead of (L, N, E) (batch_first=True). The results
+// of attention and transformers then differ from PyTorch's in rounding, see [MultiheadAttention].
 func BatchFirst(on ...bool) Option {
 	return Option{"BatchFirst", func(s *settings) { s.batchFirst = options.On(on) }}
 }

@@ -170,7 +170,8 @@ func (r *RotaryEmbedding) rotate(x, positions *tensor.Tensor) *tensor.Tensor {
 }
 
 // SwiGLU is the feed-forward part of a transformer block with a gate (Shazeer 2020): DownProj(silu(GateProj(x)) *
-// UpProj(x)) for x (*, width). Its state has the names of Llama's. PyTorch has none.
+// UpProj(x)) for x (*, width). Its state has the names of Llama's, whose weights need NoBias: there are biases by default.
+// PyTorch has none.
 type SwiGLU struct {
 	GateProj, UpProj Layer // width to hidden; a Linear each at first
 	DownProj         Layer // hidden to width
