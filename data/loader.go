@@ -56,7 +56,8 @@ type Batch struct {
 }
 
 // Loader iterates over the batches of a dataset, epoch by epoch. The contents and order of the batches depend only on
-// the seed, not on the number of workers.
+// the seed, not on the number of workers. Only one loop at a time may run over a loader; a second one is an error
+// ("running already").
 type Loader struct {
 	dataset Dataset
 	stream  stream // in place of dataset, for an IterableDataset
@@ -347,7 +348,8 @@ func (l *Loader) nextEpoch() {
 func (l *Loader) Batches(ctx context.Context) iter.Seq2[Batch, error] { return l.loop(ctx, false) }
 
 // Resume is like Batches, but after a loop that was left in the middle of an epoch it iterates over the rest of that
-// epoch: it starts at State.
+// epoch: it starts at State. After an epoch's last batch that is the beginning of the next epoch, so that a program
+// that counts epochs itself must take their number from State().Epoch or from Batch.Epoch.
 func (l *Loader) Resume(ctx context.Context) iter.Seq2[Batch, error] { return l.loop(ctx, true) }
 
 func (l *Loader) loop(ctx context.Context, resume bool) iter.Seq2[Batch, error] {
