@@ -24,10 +24,12 @@
 //	}
 //
 // Most optimizers run libtorch's fused kernels (Adam, AdamW, SGD, and Adagrad on the CPU) or its kernels for lists of
-// tensors, and compute the same bits as PyTorch with fused=True or foreach=True; LBFGS, Muon and SparseAdam have neither.
+// tensors, and compute, except for complex parameters, the same bits as PyTorch with fused=True or foreach=True; LBFGS,
+// Muon and SparseAdam have neither.
 // A step on these kernels takes a few native calls for all the parameters of a group together, whatever their number.
-// Algorithm describes an optimizer of your own. Complex parameters are optimized as pairs of real numbers; Adafactor,
-// Muon and SparseAdam do not accept them, as in PyTorch.
+// Algorithm describes an optimizer of your own. Complex parameters are optimized as pairs of real numbers, also by
+// the fused kernels, while PyTorch refuses them with fused=True; their bits may differ from PyTorch's. Adafactor, Muon and
+// SparseAdam do not accept them, as in PyTorch.
 //
 // Make the optimizer after the model has its final device and dtype (nn.To): the optimizer's state takes the dtype and
 // device that each parameter has at its first step. AddGroup adds parameters with their own hyperparameters.
