@@ -269,6 +269,82 @@ func (p *prefetched) train(g *dist.Group, early bool) error {
 	return errors.Join(a.Close(), b.Close())
 }
 
+// TestShardAfterStep tests that passes after a step of a fused optimizer compute with the new parameters, whatever passes
+// before it have gathered or kept, and that no backward pass goes through a graph of before.
+func TestShardAfterStep(t *testing.T) {
+	leak.Check(t)
+	linear := func(phase int) *nn.Linear {
+		l := nn.NewLinear(4, 4)
+		for _, p := range nn.Parameters(l) {
+			p.Detach().Copy_(wave(p.Shape(), phase))
+		}
+		return l
+	}
+	for name, newOptimizer := range map[string]func(ps []*tensor.Tensor, lr float64, opts ...optim.Option) (*optim.Optimizer, error){
+		"SGD": optim.NewSGD, "Adam": optim.NewAdam, "AdamW": optim.NewAdamW, "Adagrad": optim.NewAdagrad,
+	} {
+		ranks(t, 2, func(g *dist.Group) error {
+			// train returns the losses of some steps. With unused, a forward pass that has no backward pass comes before each step.
+			train := func(reshard, prefetch, unused bool) (losses []float64, err error) {
+				return losses, tensor.WithScope(func() error {
+					a, e1 := dist.Shard(ctx, g, linear(1), dist.ReshardAfterForward(reshard))
+					b, e2 := dist.Shard(ctx, g, linear(2), dist.ReshardAfterForward(reshard))
+					if err := errors.Join(e1, e2); err != nil {
+						return err
+					}
+					if prefetch {
+						if err := errors.Join(a.SetModulesToBackwardPrefetch(b), b.SetModulesToBackwardPrefetch(a)); err != nil {
+							return err
+						}
+					}
+					model := nn.NewSequential(a, b)
+					opt, err := newOptimizer(nn.Parameters(model), 0.1)
+					if err != nil {
+						return err
+					}
+					defer opt.Release()
+					var other *tensor.Tensor
+					for step := range 3 {
+						x := wave([]int{8, 4}, step+g.Rank())
+						opt.ZeroGrad()
+						loss := model.Forward(x).Square().Mean()
+						l, err := loss.Item()
+						losses = append(losses, l)
+						if err := errors.Join(err, loss.Backward()); err != nil {
+							return err
+						}
+						if unused {
+							other = model.Forward(x.Neg()).Sum()
+							err = other.Err()
+						}
+						if err := errors.Join(err, opt.Step()); err != nil {
+							return err
+						}
+					}
+					if unused {
+						if err := other.Backward(); err == nil || !strings.Contains(err.Error(), "was changed between the forward pass and its backward pass") {
+							return fmt.Errorf("%s, reshard %v: a backward pass through a graph of before the step: %v", name, reshard, err)
+						}
+					}
+					return errors.Join(a.Close(), b.Close())
+				})
+			}
+			want, err := train(true, false, false)
+			if err != nil {
+				return err
+			}
+			for _, reshard := range []bool{true, false} {
+				for _, prefetch := range []bool{true, false} {
+					if got, err := train(reshard, prefetch, !prefetch); err != nil || !slices.Equal(got, want) {
+						return fmt.Errorf("%s, reshard %v, prefetch %v: losses %v, want %v, %v", name, reshard, prefetch, got, want, err)
+					}
+				}
+			}
+			return nil
+		})
+	}
+}
+
 // TestShardFloat8 trains divided Linears with products in float8. The losses are those of the whole model, and while the graph
 // waits for the backward pass it keeps no whole weight.
 func TestShardFloat8(t *testing.T) {

@@ -153,6 +153,11 @@ func TestMasterWeightsOfChangedParameter(t *testing.T) {
 		"in place, after a load": inPlace,
 		"replaced":               func(p, now *tensor.Tensor) error { return setData(p, now.Clone()) },
 		"replaced by a view":     setData,
+		"stepped by another optimizer": func(p, now *tensor.Tensor) error {
+			other, err := optim.NewSGD([]*tensor.Tensor{p}, 1)
+			grad := p.Grad()
+			return errors.Join(err, p.SetGrad(p.Sub(now)), other.Step(), p.SetGrad(grad))
+		},
 		"replaced in the same memory": func(p, now *tensor.Tensor) error {
 			data, err := tensor.CallUnchecked("aten::data", p)
 			if err != nil {

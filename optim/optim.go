@@ -229,6 +229,9 @@ func (b *Optimizer) ZeroGrad() {
 // tensor.ErrCapture if the algorithm counts its steps (Algorithm.Counts), because every replay would take the step with the
 // captured number, or if a parameter's state or float32 copy does not exist, which every replay would make again. RMSprop,
 // Adadelta and Rprop compute without the number: only that in their state dict does not count replays.
+//
+// A step is a change of the parameters in place, with all kernels: a backward pass that needs their values of before the
+// step is an error, as with PyTorch's default optimizers. With fused=True PyTorch computes with the new values.
 // PyTorch: Optimizer.step.
 func (b *Optimizer) Step() error {
 	if b == nil {

@@ -397,6 +397,70 @@ func compareValue(t *testing.T, what string, got, want any, bounds [2]float64) {
 	}
 }
 
+// TestStepChangesInPlace tests that a step counts as a change in place of the parameters that it changes, whatever kernels
+// it runs: a backward pass through a graph of before is an error, and does not compute with the new values.
+func TestStepChangesInPlace(t *testing.T) {
+	leak.Check(t)
+	test := func(name string, params []*tensor.Tensor, take func(step int) error) {
+		t.Helper()
+		for step := range 4 {
+			err := tensor.WithScope(func() error {
+				var sums []*tensor.Tensor
+				var versions []int
+				for _, q := range params {
+					sums, versions = append(sums, q.Mul(q.Detach().OnesLike().RequiresGrad_()).Real().Sum()), append(versions, q.Version())
+				}
+				if err := take(step); err != nil {
+					return err
+				}
+				for i, q := range params {
+					if q.Grad() == nil {
+						continue
+					}
+					err := sums[i].Backward()
+					if q.Version() <= versions[i] || err == nil || !strings.Contains(err.Error(), "modified by an inplace operation") {
+						t.Errorf("%s, step %d: version %d of parameter %d after version %d, %v", name, step, q.Version(), i, versions[i], err)
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, c := range cases {
+		p := newProblem(c.kind)
+		opt := newOptimizer(t, name, p)
+		test(name, p.params, func(step int) error { return p.step(opt, step) })
+		opt.Release()
+		p.release()
+	}
+	for name, make := range map[string]constructor{"SGD": with(optim.NewSGD, optim.Momentum(0.9)), "Adam": optim.NewAdam, "AdamW": optim.NewAdamW, "Adagrad": optim.NewAdagrad} {
+		for kind, other := range map[string]struct {
+			dtype tensor.DType
+			opts  []optim.Option
+		}{
+			"bfloat16":           {tensor.BFloat16, nil},
+			"MasterWeights":      {tensor.BFloat16, []optim.Option{optim.MasterWeights()}},
+			"StochasticRounding": {tensor.BFloat16, []optim.Option{optim.StochasticRounding()}},
+			"complex":            {tensor.Complex64, nil},
+		} {
+			p := ones(other.dtype)
+			opt, err := make([]*tensor.Tensor{p}, 0.1, other.opts...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			test(name+", "+kind, []*tensor.Tensor{p}, func(int) error {
+				setGrad(t, p, 1)
+				return opt.Step()
+			})
+			opt.Release()
+			p.Release()
+		}
+	}
+}
+
 // TestComplexParameters compares 8 steps of complex parameters with PyTorch's optimizers, which see them as real numbers, and
 // continues from their states.
 func TestComplexParameters(t *testing.T) {
