@@ -721,6 +721,35 @@ func TestShardMemory(t *testing.T) {
 	}
 }
 
+// TestShardPrefetchUnused tests that what a backward pass gathers early and does not use is freed at its end.
+func TestShardPrefetchUnused(t *testing.T) {
+	leak.Check(t)
+	const width = 256
+	ranks(t, 1, func(g *dist.Group) error {
+		a, e1 := dist.Shard(ctx, g, nn.NewLinear(width, width))
+		b, e2 := dist.Shard(ctx, g, nn.NewLinear(width, width))
+		if err := errors.Join(e1, e2); err != nil {
+			return err
+		}
+		model := nn.NewSequential(a, b)
+		defer nn.Release(model)
+		before, err := balance.Settle(tensor.Flush, nil)
+		if err := errors.Join(err, a.SetModulesToBackwardPrefetch(b), b.SetModulesToBackwardPrefetch(a)); err != nil {
+			return err
+		}
+		if err := errors.Join(tensor.WithScope(func() error {
+			return model.Forward(tensor.Ones([]int{1, width})).Sum().Backward()
+		}), tensor.ZeroGrads(nn.Parameters(model), true)); err != nil {
+			return err
+		}
+		after, err := balance.Settle(tensor.Flush, nil)
+		if more := after.Bytes - before.Bytes; more >= 4*width*width {
+			t.Errorf("a pass leaves %d bytes", more)
+		}
+		return err
+	})
+}
+
 // TestShardFrozen tests that the whole parameters of frozen modules are freed: by the forward pass if no backward pass
 // can reach its results, and when a backward pass has gone through the module.
 func TestShardFrozen(t *testing.T) {

@@ -255,7 +255,7 @@ func (p *shardPass) enter(*tensor.Tensor) (*tensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := handle.AtPassEnd(p.leave, func() { _ = p.leave() }); err != nil {
+	if err := handle.AtPassEnd(p.end, func() { _ = p.end() }); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
@@ -263,6 +263,17 @@ func (p *shardPass) enter(*tensor.Tensor) (*tensor.Tensor, error) {
 	m.current = p
 	m.install(whole)
 	return nil, nil
+}
+
+// end is called at the end of a backward pass, which may not have used what it has gathered.
+func (p *shardPass) end() error {
+	for _, next := range p.m.nextBackward {
+		next.mu.Lock()
+		next.ahead.drop()
+		next.ahead = nil
+		next.mu.Unlock()
+	}
+	return p.leave()
 }
 
 // input returns x, the input of Forward. If no parameter requires a gradient, a backward pass leaves the module when it
