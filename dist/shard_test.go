@@ -721,6 +721,44 @@ func TestShardMemory(t *testing.T) {
 	}
 }
 
+// TestShardPeak tests that neither the whole parameters nor the gradients of NoSync take memory while gradients are reduced
+// beside the last gradient, its copy for the collective, and the result, which gloo has twice.
+func TestShardPeak(t *testing.T) {
+	leak.Check(t)
+	const width = 1024
+	for _, accumulate := range []bool{false, true} {
+		ranks(t, 1, func(g *dist.Group) error {
+			l := nn.NewLinear(width, width, nn.NoBias())
+			defer nn.Release(l)
+			u, err := dist.Shard(ctx, g, l)
+			if err != nil {
+				return err
+			}
+			return tensor.WithScope(func() error {
+				_, settled := balance.Settle(tensor.Flush, nil)
+				before, err := vram.Stats(vram.CPU)
+				if err := errors.Join(settled, err, vram.ResetPeak(vram.CPU)); err != nil {
+					return err
+				}
+				backward := func() error { return u.Forward(tensor.Ones([]int{1, width})).Sum().Backward() }
+				if accumulate {
+					if err := u.NoSync(backward); err != nil {
+						return err
+					}
+				}
+				if err := backward(); err != nil {
+					return err
+				}
+				after, err := vram.Stats(vram.CPU)
+				if whole := float64(after.Peak-before.Allocated) / (4 * width * width); err != nil || whole >= 5 {
+					t.Errorf("accumulate %v: memory for %.2f whole parameters, want 4, %v", accumulate, whole, err)
+				}
+				return nil
+			})
+		})
+	}
+}
+
 // TestShardPrefetchUnused tests that what a backward pass gathers early and does not use is freed at its end.
 func TestShardPrefetchUnused(t *testing.T) {
 	leak.Check(t)

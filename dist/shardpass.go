@@ -345,7 +345,7 @@ func (f *gatherFunction) Forward(ctx *autograd.Context, _ ...*tensor.Tensor) (ou
 }
 
 func (f *gatherFunction) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
-	defer func() { _ = f.pass.leave() }()
+	_ = f.pass.leave() // so that whole parameters do not take memory during the reduction
 	const op = "Backward"
 	m := f.pass.m
 	if err := m.check(op); err != nil {
@@ -410,36 +410,11 @@ func (m *FSDPModule) reduce(trained []int, out []*tensor.Tensor) error {
 	for dtype == tensor.Float16 && ranks%first == 0 && ranks/first > first {
 		first *= 2
 	}
-	m.mu.Lock()
-	pending := slices.Clone(m.pending)
-	for _, k := range trained {
-		m.pending[k] = nil
-	}
-	m.mu.Unlock()
-	var in []*tensor.Tensor
-	used := make([]float32, n*len(trained))
-	per := len(trained)
-	for i, k := range trained {
-		p := m.params[k]
-		g := pending[k]
-		if g == nil {
-			g = tensor.Zeros(p.Shape, dtype, m.device())
-		} else {
-			defer g.Release()
-			for r := range n {
-				used[r*len(trained)+i] = 1
-			}
-		}
-		in = append(in, g.Contiguous())
-		per += p.chunk * p.row
-	}
-	// The ranks' counts travel with the gradients, so that messages have the same size on all ranks.
-	in = append(in, tensor.FromSlice(used, []int{n, len(trained)}).To(dtype).To(m.device()))
-	made, err := tensor.CallUnchecked("aten::_chunk_cat", in, 0, n)
-	if err != nil {
+	all := tensor.Tidy(func() *tensor.Tensor { return m.take(trained, dtype) })
+	if err := all.Err(); err != nil {
 		return err
 	}
-	all := made[0].(*tensor.Tensor)
+	per := all.Numel() / n
 	if first > 1 {
 		all.Div_(first)
 	}
@@ -471,4 +446,38 @@ func (m *FSDPModule) reduce(trained []int, out []*tensor.Tensor) error {
 		at += p.chunk * p.row
 	}
 	return nil
+}
+
+// take returns the pending gradients as one tensor, with the parts of the ranks one after the other: the rows of each
+// parameter, zeros for those that the last ranks lack, and counts of the parameters that this rank has used. The
+// gradients are then no longer pending.
+func (m *FSDPModule) take(trained []int, dtype tensor.DType) *tensor.Tensor {
+	n := m.g.size
+	m.mu.Lock()
+	pending := slices.Clone(m.pending)
+	for _, k := range trained {
+		m.pending[k] = nil
+	}
+	m.mu.Unlock()
+	var in []*tensor.Tensor
+	used := make([]float32, n*len(trained))
+	for i, k := range trained {
+		g := pending[k]
+		if g == nil {
+			g = tensor.Zeros(m.params[k].Shape, dtype, m.device())
+		} else {
+			defer g.Release()
+			for r := range n {
+				used[r*len(trained)+i] = 1
+			}
+		}
+		in = append(in, g.Contiguous())
+	}
+	// The ranks' counts travel with the gradients, so that messages have the same size on all ranks.
+	in = append(in, tensor.FromSlice(used, []int{n, len(trained)}).To(dtype).To(m.device()))
+	made, err := tensor.CallUnchecked("aten::_chunk_cat", in, 0, n)
+	if err != nil {
+		return tensor.Failed(err)
+	}
+	return made[0].(*tensor.Tensor)
 }
