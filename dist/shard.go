@@ -129,7 +129,8 @@ func Replicas(r *Group) ShardOption {
 //	err = opt.Step()
 //
 // The parameters of one Shard are gathered together. Those that a Shard of g has divided already stay in that one, so parts
-// come before the module that holds them, and parameters that several parts share belong to one that contains these.
+// come before the module that holds them, and parameters that several parts share belong to one that contains these: a
+// part that shares a parameter with another one must not be divided alone.
 // Rows of a Shard of another group, or of one that is closed, are an error, as are the parts of a ColwiseParallel that
 // differ between the ranks of g. Parameters must be dense tensors with a dimension, of one floating-point dtype and on
 // one device, and they must not have gradients. On a CUDA device the group needs the backends "cpu:gloo,cuda:nccl".
@@ -250,9 +251,18 @@ var places = handle.Places.(func(model any) map[*tensor.Tensor][]func(t *tensor.
 func (m *FSDPModule) adopt(op string) error {
 	owners := m.g.sharded()
 	places := places(m.Module)
+	within := map[*FSDPModule]bool{}
+	for _, n := range nn.NamedModules(m.Module) {
+		if f, ok := n.Module.(*FSDPModule); ok {
+			within[f] = true
+		}
+	}
 	for _, n := range nn.NamedParameters(m.Module) {
 		t := n.Tensor
 		if owner := owners[t]; owner != nil {
+			if !within[owner.module] || len(places[t]) != len(owner.places) {
+				return refuse.Error(op, tensor.ErrArgument, "%s is shared with a module that Shard has divided, outside of which it is rows: divide a module that contains all that share it, and not these", n.Name)
+			}
 			if !slices.Contains(m.inner, owner.module) {
 				m.inner = append(m.inner, owner.module)
 			}

@@ -788,6 +788,47 @@ func TestShardPrefetchUnused(t *testing.T) {
 	})
 }
 
+// TestShardShared tests parameters that several modules share: a Shard has all of these within it, or none.
+func TestShardShared(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		tied := func() (a, b *nn.Linear) {
+			a, b = nn.NewLinear(4, 4), nn.NewLinear(4, 4)
+			b.Weight.Release()
+			b.Weight = a.Weight
+			return a, b
+		}
+		a, b := tied()
+		part, err := dist.Shard(ctx, g, nn.NewSequential(a, b))
+		if err != nil {
+			return err
+		}
+		again := nn.NewSequential(part, part, nn.NewLinear(4, 4))
+		root, err := dist.Shard(ctx, g, again)
+		if err != nil {
+			return err
+		}
+		if err := root.Forward(wave([]int{2, 4}, g.Rank())).Sum().Backward(); err != nil {
+			return err
+		}
+		a, b = tied()
+		if part, err = dist.Shard(ctx, g, a); err != nil {
+			return err
+		}
+		for what, m := range map[string]any{
+			"alone": b, "beside it": nn.NewSequential(part, b), "in a map": &struct {
+				A nn.Layer
+				B map[string]*tensor.Tensor
+			}{part, map[string]*tensor.Tensor{"weight": a.Weight}},
+		} {
+			if _, err := dist.Shard(ctx, g, m); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "is shared with a module that Shard has divided") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		return g.Barrier(ctx)
+	})
+}
+
 // TestShardFrozen tests that the whole parameters of frozen modules are freed: by the forward pass if no backward pass
 // can reach its results, and when a backward pass has gone through the module.
 func TestShardFrozen(t *testing.T) {
