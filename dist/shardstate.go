@@ -112,7 +112,8 @@ func FullStateDict(ctx context.Context, g *Group, model any, dst int) (map[strin
 	return state, nil
 }
 
-// LoadFullStateDict sets a model to a state with whole parameters, of which each rank takes its rows. PyTorch:
+// LoadFullStateDict sets a model to a state with whole parameters, of which each rank takes its rows. Each rank needs the
+// whole state, which FullStateDict returns on one rank only. PyTorch:
 // torch.distributed.checkpoint.state_dict.set_model_state_dict with full_state_dict.
 func LoadFullStateDict(g *Group, model any, state map[string]*tensor.Tensor) error {
 	const op = "LoadFullStateDict"

@@ -59,7 +59,9 @@ func InputLayouts(p Placement) ParallelOption { return func(d *divided) { d.in =
 func OutputLayouts(p Placement) ParallelOption { return func(d *divided) { d.out = p } }
 
 // Fused tells a ColwiseParallel of a Linear that its outputs are n parts of the same size, such as queries, keys and values, of
-// which each rank gets its part: nn.CausalAttention with heads/N heads takes the result of one with Fused(3).
+// which each rank gets its part: nn.CausalAttention with heads/N heads takes the result of one with Fused(3). Weight
+// and bias have another dimension, of n parts, in front, also in a checkpoint: those of an undivided Linear cannot be loaded
+// into them, nor the reverse.
 func Fused(n int) ParallelOption { return func(d *divided) { d.fused = n } }
 
 // NewColwiseParallel returns this rank's part of l, a *nn.Linear or *nn.Embedding that must be the same on all ranks of g. It
