@@ -1,6 +1,11 @@
-// Kernels in the place of libtorch's that read or write beyond a tensor. They hold for every way to reach them:
-// typed functions, ls_op_call, operators composed of others, and backward passes.
+// Kernels in the place of libtorch's that read or write beyond a tensor, or change one without a new version. They
+// hold for every way to reach them: typed functions, ls_op_call, operators composed of others, and backward
+// passes.
 #include <ATen/WrapDimUtils.h>
+#include <ATen/ops/_fused_adagrad_ops.h>
+#include <ATen/ops/_fused_adam_ops.h>
+#include <ATen/ops/_fused_adamw_ops.h>
+#include <ATen/ops/_fused_sgd_ops.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_native.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_native.h>
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
@@ -126,6 +131,25 @@ at::Tensor &addmv_compressed(const at::Tensor &self, const at::Tensor &mat, cons
                                                  out);
 }
 
+// libtorch's fused steps do not give the parameters a new version, as all else that changes a tensor in place does
+// at this dispatch key: a backward pass through a graph of before would compute with the new values, without an
+// error.
+template <class Op, class Schema = typename Op::schema>
+struct Counted;
+template <class Op, class... Args>
+struct Counted<Op, void(at::TensorList, Args...)> {
+  static void call(c10::DispatchKeySet keys, at::TensorList params, Args... args) {
+    Op::redispatch(keys & c10::after_ADInplaceOrView_keyset, params, args...);
+    for (const auto &p : params) {
+      if (!p.is_inference()) p.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+  static void add_to(torch::Library &library) {
+    auto name = std::string(Op::name) + (*Op::overload_name == 0 ? "" : ".") + Op::overload_name;
+    library.impl(name.c_str(), &call);
+  }
+};
+
 struct Silent final : c10::WarningHandler {
   void process(const c10::Warning &) override {}
 };
@@ -156,6 +180,15 @@ void replace_kernels() {
   nested->impl("select.int", select_nested);
   static auto *nested_cuda = kernels_of(c10::DispatchKey::NestedTensorCUDA);
   nested_cuda->impl("select.int", select_nested);
+  static auto *changes = kernels_of(c10::DispatchKey::ADInplaceOrView);
+  Counted<at::_ops::_fused_adam_>::add_to(*changes);
+  Counted<at::_ops::_fused_adam__tensor_lr>::add_to(*changes);
+  Counted<at::_ops::_fused_adamw_>::add_to(*changes);
+  Counted<at::_ops::_fused_adamw__tensor_lr>::add_to(*changes);
+  Counted<at::_ops::_fused_sgd_>::add_to(*changes);
+  Counted<at::_ops::_fused_sgd__tensor_lr>::add_to(*changes);
+  Counted<at::_ops::_fused_adagrad_>::add_to(*changes);
+  Counted<at::_ops::_fused_adagrad__tensor_lr>::add_to(*changes);
 }
 
 }  // namespace ls

@@ -5,19 +5,14 @@
 #include <ATen/core/PhiloxRNGEngine.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_foreach_add.h>
-#include <ATen/ops/_fused_adagrad_ops.h>
 #include <ATen/ops/_fused_adam.h>
-#include <ATen/ops/_fused_adam_ops.h>
 #include <ATen/ops/_fused_adamw.h>
-#include <ATen/ops/_fused_adamw_ops.h>
-#include <ATen/ops/_fused_sgd_ops.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/BFloat16.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <bit>
@@ -27,40 +22,6 @@
 #include "shim.h"
 
 namespace {
-// libtorch's fused steps do not give the parameters a new version, as all else that changes a tensor in place does
-// at this dispatch key: a backward pass through a graph of before would compute with the new values, without an
-// error.
-template <class Op, class Schema = typename Op::schema>
-struct Counted;
-template <class Op, class... Args>
-struct Counted<Op, void(at::TensorList, Args...)> {
-  static void call(c10::DispatchKeySet keys, at::TensorList params, Args... args) {
-    Op::redispatch(keys & c10::after_ADInplaceOrView_keyset, params, args...);
-    for (const auto &p : params) {
-      if (!p.is_inference()) p.unsafeGetTensorImpl()->bump_version();
-    }
-  }
-  static void add_to(torch::Library &library) {
-    auto name = std::string(Op::name) + (*Op::overload_name == 0 ? "" : ".") + Op::overload_name;
-    library.impl(name.c_str(), &call);
-  }
-};
-
-// Never destroyed: its destructor would remove the kernels.
-const auto *const counted = [] {
-  auto *library =
-      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::ADInplaceOrView, __FILE__, __LINE__);
-  Counted<at::_ops::_fused_adam_>::add_to(*library);
-  Counted<at::_ops::_fused_adam__tensor_lr>::add_to(*library);
-  Counted<at::_ops::_fused_adamw_>::add_to(*library);
-  Counted<at::_ops::_fused_adamw__tensor_lr>::add_to(*library);
-  Counted<at::_ops::_fused_sgd_>::add_to(*library);
-  Counted<at::_ops::_fused_sgd__tensor_lr>::add_to(*library);
-  Counted<at::_ops::_fused_adagrad_>::add_to(*library);
-  Counted<at::_ops::_fused_adagrad__tensor_lr>::add_to(*library);
-  return library;
-}();
-
 // The kernel assumes that all tensors have the same layout, and checks nothing.
 void check_alike(const at::Tensor &param, const at::Tensor &other, uint64_t i, const char *what) {
   auto differs = [&](const std::string &how) {
