@@ -16,7 +16,7 @@ type OutOfMemoryError struct {
 	Device    Name  // if Asked is 0, as in errors of cuBLAS, a guess: the device of an operand, or the goroutine's
 	Asked     int64 // bytes requested; 0 if unknown
 	Allocated int64 // bytes live when it failed; the operator has since freed its own
-	Reserved  int64 // Allocated, and the bytes that the allocator caches
+	Reserved  int64 // bytes that the allocator holds: Allocated, what streams still use, and its cache
 	Limit     int64 // hard limit in bytes; 0: none
 	Capacity  int64 // bytes of the device; 0 if unknown
 	Other     int64 // bytes of a GPU in use besides Reserved: other processes, contexts and libraries; 0 if unknown

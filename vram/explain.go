@@ -38,9 +38,10 @@ type Explanation struct {
 	Allocated, Reserved int64
 	// Parts has at least weights, gradients, optimizer state, loader, buffers, activations, temporaries, fragmentation and
 	// cache. Activations are the tensors in open scopes that have a grad_fn, and everything that is in no other part:
-	// tensors that graphs have saved, and tensors outside scopes. Temporaries are the other tensors in open scopes, also
-	// leaves that require a gradient. Fragmentation is what the allocator adds to round sizes up. Memory that is not the
-	// allocator's is in no part: that of tensor.FromMapped, such as the pages of a file, and page-locked memory.
+	// tensors that graphs have saved, tensors outside scopes, and on a CUDA device blocks that were freed but that a stream
+	// still uses. Temporaries are the other tensors in open scopes, also leaves that require a gradient. Fragmentation is
+	// what the allocator adds to round sizes up. Memory that is not the allocator's is in no part: that of
+	// tensor.FromMapped, such as the pages of a file, and page-locked memory.
 	Parts []Part
 	// Unscoped is the approximate number of tensors outside scopes, on all devices. Those on Device may be among the
 	// activations.
@@ -87,8 +88,8 @@ func Explain(d Device) (Explanation, error) {
 		})
 	}
 	part(Activations).Bytes += max(0, m.Requested-claimed)
-	part(Fragmentation).Bytes += max(0, m.Allocated-m.Requested)
-	part(Cache).Bytes += max(0, m.Reserved-m.Allocated)
+	part(Fragmentation).Bytes += max(0, m.Active-m.Requested)
+	part(Cache).Bytes += max(0, m.Reserved-m.Active)
 	if m.Requested > claimed {
 		e.Unscoped = reclaim.Unscoped()
 	}

@@ -70,8 +70,8 @@ var deviceMetrics = []struct {
 }{
 	{"allocated:bytes", "Bytes live.", false, func(m *cshim.Memory) int64 { return m.Allocated }},
 	{"peak:bytes", "Maximum of the bytes live since the start or the last ResetPeak.", false, func(m *cshim.Memory) int64 { return m.Peak }},
-	{"requested:bytes", "Bytes live, as requested.", false, func(m *cshim.Memory) int64 { return m.Requested }},
-	{"reserved:bytes", "Bytes live or cached.", false, func(m *cshim.Memory) int64 { return m.Reserved }},
+	{"requested:bytes", "Bytes live, or freed but still used by a stream, as requested.", false, func(m *cshim.Memory) int64 { return m.Requested }},
+	{"reserved:bytes", "Bytes that the allocator holds.", false, func(m *cshim.Memory) int64 { return m.Reserved }},
 	{"cached:bytes", "Bytes of free blocks that the allocator keeps.", false, func(m *cshim.Memory) int64 { return m.Cached }},
 	{"limit:bytes", "Hard limit; 0: none.", false, func(m *cshim.Memory) int64 { return m.Limit }},
 	{"allocations:blocks", "Blocks allocated.", true, func(m *cshim.Memory) int64 { return m.Allocations }},

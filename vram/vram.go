@@ -137,12 +137,12 @@ func loaded(d Device) (int32, error) {
 
 // Memory is the counters of a device's allocator. PyTorch: torch.cuda.memory_stats.
 type Memory struct {
-	Allocated   int64 // bytes live, as the allocator rounds them
+	Allocated   int64 // bytes live, that is not freed, as the allocator rounds them
 	Peak        int64 // the maximum of Allocated since the start or the last ResetPeak; of the CPU's up to 64 KiB a thread may be missing
-	Requested   int64 // bytes live, as they were requested
-	Reserved    int64 // Allocated + Cached
+	Requested   int64 // the bytes of Active, as they were requested
+	Reserved    int64 // Active + Cached
 	Cached      int64 // bytes of free blocks that the allocator keeps
-	Active      int64 // Allocated, and blocks that were freed but that a stream still uses
+	Active      int64 // Allocated, and blocks of a CUDA device that were freed but that a stream still uses
 	LargestFree int64 // the largest block in the cache; -1 if unknown
 	Allocations int64 // since the start
 	Frees       int64 // since the start

@@ -3,6 +3,7 @@ package fakecuda
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ func init() {
 		"currents": currents, "events": order, "reuse": reuse, "capture": captures, "refusals": refusals,
 		"beside": beside, "shared": shared, "hooked": hooked, "pool": pool, "graphed": graphed, "graphed-modes": graphedModes, "graphed-inputs": graphedInputs,
 		"graphed-copies": graphedCopies, "freeing": freeing, "step": wholeStep, "steps": capturedSteps, "streams-lost": streamsLost,
+		"freed-in-use": freedInUse,
 	} {
 		scenarios[name] = f
 	}
@@ -31,8 +33,11 @@ func TestCurrentStreams(t *testing.T)  { run(t, "currents", 2, 1<<30) }
 func TestEvents(t *testing.T)          { run(t, "events", 2, 1<<30) }
 func TestReuseOnStreams(t *testing.T)  { run(t, "reuse", 1, 1<<30) }
 func TestLimitAndStreams(t *testing.T) { run(t, "freeing", 1, 1<<30) }
-func TestCapture(t *testing.T)         { run(t, "capture", 1, 1<<30) }
-func TestCaptureRefuses(t *testing.T)  { run(t, "refusals", 2, 1<<30) }
+func TestReportsOfFreedBlocks(t *testing.T) {
+	run(t, "freed-in-use", 1, 1<<30)
+}
+func TestCapture(t *testing.T)        { run(t, "capture", 1, 1<<30) }
+func TestCaptureRefuses(t *testing.T) { run(t, "refusals", 2, 1<<30) }
 func TestCaptureBesideOthers(t *testing.T) {
 	run(t, "beside", 1, 1<<30)
 }
@@ -364,6 +369,62 @@ func freeing(c *Control) error {
 		y.Release()
 	}
 	return nil
+}
+
+// freedInUse: the reports of a device's memory contain a block that was freed but that a stream still uses once, among the
+// activations.
+func freedInUse(c *Control) error {
+	d := tensor.CUDA(0)
+	side, err := cuda.NewStream(d)
+	if err != nil {
+		return err
+	}
+	weight, x := tensor.Zeros([]int{1000}, d), tensor.Zeros([]int{100}, d) // 4000 bytes of 4096, 400 of 512
+	defer weight.Release()
+	tensor.Track(vram.Weights, weight)
+	c.SetTimes(time.Millisecond, 0)
+	err = cuda.WithStream(side, func() error {
+		return tensor.WithScope(func() error { return x.Add(1).Err() })
+	})
+	if err != nil {
+		return err
+	}
+	// check compares the reports with those before, less what has changed.
+	var before map[string]int64
+	check := func(when string, live, waiting int64, less map[string]int64) error {
+		tensor.Flush()
+		m, err := vram.Stats(d)
+		if err != nil {
+			return err
+		}
+		if m.Allocated != live || m.Active != live+waiting || m.Reserved != m.Active+m.Cached {
+			return fmt.Errorf("%s: %+v", when, m)
+		}
+		e, err := vram.Explain(d)
+		if err != nil {
+			return err
+		}
+		parts, sum := map[string]int64{}, int64(0)
+		for _, p := range e.Parts {
+			parts[p.Name] = p.Bytes + less[p.Name]
+			sum += p.Bytes
+		}
+		if sum != e.Reserved || e.Reserved != m.Reserved || before != nil && !maps.Equal(parts, before) {
+			return fmt.Errorf("%s: parts of %d bytes in all, before %v:\n%s", when, sum, before, e)
+		}
+		before = parts
+		return nil
+	}
+	if err := check("before the free", 4096+512, 0, nil); err != nil {
+		return err
+	}
+	x.Release()
+	if err := check("after it", 4096, 512, nil); err != nil {
+		return err
+	}
+	c.Advance(time.Second)
+	tensor.Zeros([]int{1}, d).Release() // the allocator asks whether the stream is done
+	return check("when the stream is done", 4096, 0, map[string]int64{vram.Activations: 400, vram.Fragmentation: 112, vram.Cache: -512})
 }
 
 // captures: a graph's nodes, its replays, its inputs that are copied in place, and its end.

@@ -11,10 +11,10 @@ extern "C" {
 /* ---- memory ----
  * A device is named as in LS_DEVICE; the CPU is 0xff. Bytes are those of storages: a view adds nothing. */
 typedef struct ls_memory {
-  int64_t allocated;    /* bytes live, as the allocator rounds them */
+  int64_t allocated;    /* bytes not freed, as the allocator rounds them */
   int64_t peak;         /* highest allocated since the last reset; see ls_memory_exact_peak */
-  int64_t requested;    /* bytes live as they were asked for */
-  int64_t reserved;     /* allocated, and cached */
+  int64_t requested;    /* those of active, as they were asked for */
+  int64_t reserved;     /* active and cached */
   int64_t cached;       /* bytes of free blocks that the allocator keeps */
   int64_t active;       /* allocated, and freed but still used by a stream */
   int64_t largest_free; /* the largest cached block; -1 if unknown */

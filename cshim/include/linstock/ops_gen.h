@@ -137,6 +137,6 @@ LS_API ls_result ls_aten_mse_loss(ls_tensor self, ls_tensor target) LS_NOEXCEPT;
 #endif
 
 // A hash of the headers; compared on load.
-#define LS_ABI 0x45001c4cu
+#define LS_ABI 0x5f6af29bu
 
 #endif
