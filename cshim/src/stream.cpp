@@ -455,8 +455,9 @@ ls_error *ls_event_elapsed(ls_stream_event from, ls_stream_event to, double *mil
 
 ls_error *ls_graph_begin(int32_t device, const ls_pool *pool, ls_graph *graph) noexcept {
   return ls::run_void([&] {
-    auto d = ls::accelerator(device);
+    // Before the device is used: it may be another than the captured one, without a context, or lost.
     if (ls::in_capture()) throw ls::CaptureError("this goroutine is capturing a graph already");
+    auto d = ls::accelerator(device);
     auto &devices = ls::need_devices(d.type());
     if (ls::pinned_deleter.load() == nullptr) ls::pinned_deleter = devices.pinned_deleter();
     auto owned = std::make_unique<ls::OwnedGraph>();
@@ -508,8 +509,8 @@ void ls_graph_abandon(ls_graph graph) noexcept {
 ls_error *ls_graph_replay(ls_graph graph) noexcept {
   return ls::run_void([&] {
     auto &g = ls::graph_of(graph);
-    ls::refuse_lost_device(g.slot);
     if (ls::in_capture()) throw ls::CaptureError("a graph cannot be replayed inside a capture");
+    ls::refuse_lost_device(g.slot);
     g.graph->replay();
   });
 }

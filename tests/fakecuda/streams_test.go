@@ -23,7 +23,7 @@ func init() {
 		"currents": currents, "events": order, "reuse": reuse, "capture": captures, "refusals": refusals,
 		"beside": beside, "shared": shared, "hooked": hooked, "pool": pool, "graphed": graphed, "graphed-modes": graphedModes, "graphed-inputs": graphedInputs,
 		"graphed-copies": graphedCopies, "freeing": freeing, "step": wholeStep, "steps": capturedSteps, "streams-lost": streamsLost,
-		"freed-in-use": freedInUse,
+		"freed-in-use": freedInUse, "refusals-elsewhere": refusalsElsewhere,
 	} {
 		scenarios[name] = f
 	}
@@ -38,6 +38,9 @@ func TestReportsOfFreedBlocks(t *testing.T) {
 }
 func TestCapture(t *testing.T)        { run(t, "capture", 1, 1<<30) }
 func TestCaptureRefuses(t *testing.T) { run(t, "refusals", 2, 1<<30) }
+func TestCaptureRefusesOnAnyDevice(t *testing.T) {
+	run(t, "refusals-elsewhere", 2, 1<<30)
+}
 func TestCaptureBesideOthers(t *testing.T) {
 	run(t, "beside", 1, 1<<30)
 }
@@ -600,6 +603,55 @@ func refusals(c *Control) error {
 		return fmt.Errorf("%d graphs live, want 1", n)
 	}
 	return second(x.Sum().Item())
+}
+
+// refusalsElsewhere: what Go code refuses in a capture makes the capture fail on any device, and other devices are not used.
+func refusalsElsewhere(c *Control) error {
+	d := tensor.CUDA(1)
+	w := tensor.Ones([]int{4}, d).RequiresGrad_()
+	defer w.Release()
+	opt, err := optim.NewSGD([]*tensor.Tensor{w}, 0.1, optim.Momentum(0.9))
+	if err != nil {
+		return err
+	}
+	defer opt.Release()
+	calls := map[string]func() error{
+		"a Capture": func() error { return second(cuda.Capture(d, func() error { return nil })) },
+		"a first step": func() error {
+			defer opt.ZeroGrad()
+			return errors.Join(w.Mul(2).Sum().Backward(), opt.Step())
+		},
+	}
+	check := func(when string) error {
+		for name, f := range calls {
+			_, err := cuda.Capture(d, func() error { return expect(name, f(), tensor.ErrCapture) })
+			if err := expect(when+", "+name+" whose error is not returned", err, tensor.ErrCapture); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := check("before cuda:0 is used"); err != nil {
+		return err
+	}
+	if n := c.Contexts(0); n != 0 {
+		return fmt.Errorf("%d contexts on cuda:0, which is not used", n)
+	}
+	x := tensor.Ones([]int{4}, tensor.CUDA(0))
+	g, err := cuda.Capture(tensor.CUDA(0), func() error { return x.Add(1).Err() })
+	if err != nil {
+		return err
+	}
+	c.Lose(0, 700)
+	if err := expect("an operator on cuda:0", second(x.Sum().Item()), tensor.ErrDeviceLost); err != nil {
+		return err
+	}
+	calls["Replay"] = g.Replay
+	if err := check("after cuda:0 is lost"); err != nil {
+		return err
+	}
+	next, err := cuda.Capture(d, func() error { return w.Mul(2).Err() })
+	return errors.Join(err, next.Replay(), next.Close(), g.Close())
 }
 
 func second[T any](_ T, err error) error { return err }
