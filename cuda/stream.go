@@ -62,8 +62,8 @@ func (p priority) stream(to *int) { *to = int(p) }
 // argument priority of torch.cuda.Stream.
 func Priority(p int) StreamOption { return priority(p) }
 
-// NewStream returns a stream of d. libtorch has 32 for each device and priority and returns them in turn; one is for captures
-// and is not returned. Option: Priority. The error is ErrUnavailable without CUDA, and tensor.ErrArgument if d is not a CUDA
+// NewStream returns a stream of d. libtorch has 32 for each device and priority and returns them in turn; two of priority 0
+// are for captures and their warm-ups and are not returned. Option: Priority. The error is ErrUnavailable without CUDA, and tensor.ErrArgument if d is not a CUDA
 // device of this machine. PyTorch: torch.cuda.Stream.
 func NewStream(d tensor.Device, opts ...StreamOption) (*Stream, error) {
 	const op = "NewStream"
@@ -186,7 +186,7 @@ var recordStream = handle.RecordStream.(func(t *tensor.Tensor, device int32, id 
 
 // RecordStream records that s uses t's memory: when t is freed, its memory is reused only after the work that s has at
 // that time is done. Operators do so themselves; call it for uses that are not operators. The error is tensor.ErrArgument
-// if t and s are on different devices. PyTorch: Tensor.record_stream.
+// if t and s are on different devices, and tensor.ErrCapture while another goroutine captures a graph on s. PyTorch: Tensor.record_stream.
 func RecordStream(t *tensor.Tensor, s *Stream) error {
 	if err := s.check("RecordStream"); err != nil {
 		return err

@@ -375,7 +375,7 @@ ls_error *ls_stream_record(ls_tensor t, int32_t device, int64_t stream) noexcept
   return ls::run_void([&] {
     ls::Borrowed b(t);
     const at::Tensor &x = ls::need(b, "tensor");
-    auto s = ls::stream_of(device, stream);
+    auto s = ls::usable(device, stream);
     ls::need_same_device(x, s);
     if (!x.has_storage()) throw ls::ArgumentError("a tensor with strided memory is needed");
     ls::record_use(ls::VirtualGuardImpl(s.device_type()), x, s);

@@ -686,7 +686,7 @@ func beside(c *Control) error {
 		if err := event.Record(stream); err != nil {
 			return err
 		}
-		if err := x.Copy_(page, tensor.NonBlocking(true)).Err(); err != nil {
+		if err := errors.Join(x.Copy_(page, tensor.NonBlocking(true)).Err(), cuda.RecordStream(x, stream)); err != nil {
 			return err
 		}
 		// Pinned memory that the captured stream uses is freed by another goroutine, and a sweep.
@@ -734,6 +734,7 @@ func beside(c *Control) error {
 			"Synchronize":         stream.Synchronize,
 			"an event's Query":    func() error { return second(event.Query()) },
 			"an event's wait":     event.Synchronize,
+			"RecordStream":        func() error { return cuda.RecordStream(x, stream) },
 			"Record":              func() error { return cuda.NewEvent().Record(stream) },
 			"device Synchronize":  func() error { return tensor.Synchronize(d) },
 			"Capture":             func() error { return second(cuda.Capture(d, func() error { return nil })) },
