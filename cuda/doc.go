@@ -24,7 +24,8 @@
 //  2. A backward pass runs each operator's gradient on the stream that the operator ran on. Before Backward returns, the
 //     caller's current stream waits for all of them.
 //  3. A stream owns no tensors. libtorch owns the streams: 32 for each device and priority, which [NewStream] returns in
-//     turn, so two Streams may be the same queue. One is for captures and is not returned. There is nothing to close.
+//     turn, so two Streams may be the same queue. Two of priority 0 are for captures and their warm-ups and are not
+//     returned. There is nothing to close.
 //
 // # Memory
 //
@@ -35,9 +36,10 @@
 //  4. An operator that runs on another stream than the one its operand was made on records that stream for the
 //     operand, as Tensor.record_stream does. When the tensor is freed, by Release, at the end of its scope or by a
 //     sweep, its memory is reused only after the work that each recorded stream has at that time is done. Until then
-//     it counts as allocated; at a hard limit an allocation waits for the device before it fails, unless a graph is
-//     captured there. Recording starts with the first WithStream of a stream other than a default one; programs with
-//     default streams alone do not pay for it. In PyTorch, programs call record_stream themselves.
+//     it counts towards the hard limit and in vram's Memory.Active, but not in Memory.Allocated; at the limit an
+//     allocation waits for the device before it fails, unless a graph is captured there. Recording starts with the
+//     first WithStream of a stream other than a default one; programs with default streams alone do not pay for it. In
+//     PyTorch, programs call record_stream themselves.
 //  5. Only operators record streams. If memory is used in another way, such as by a kernel of the program's own or as
 //     part of a sparse tensor, call [RecordStream].
 //  6. Reads and writes are not ordered automatically, as in PyTorch: before a stream reads what another one writes, it
