@@ -169,6 +169,12 @@ bool try_admit_without_credit(int slot, int64_t n, int64_t &live) {
   return try_admit_followed(slot, n, live);
 }
 
+// Lets threads have credit again if a tenth of the CPU's limit is free.
+void restore_credit() noexcept {
+  const auto &cpu = accounts[kCpuSlot];
+  if (cpu.live.load() < cpu.limit.load() / 10 * 9) set_credit_disabled(false);
+}
+
 enum class Waited {
   kNoServer,  // no pacer is attached, or this thread is the pacer's
   kTimeout,   // the time is over, and the round has not ended
@@ -478,6 +484,7 @@ ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) noexcept {
       f.active.store(false);
       ls::set_cpu_limit(limit, limit, INT64_MAX);
       if (ls::accounts[slot].live.load() > limit) ls::set_credit_disabled(true);
+      ls::restore_credit();
     } else {
       ls::accounts[slot].limit.store(limit);
       ls::accounts[slot].granted.store(limit);
@@ -560,6 +567,7 @@ int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) noexcept {
     if (!p.wanted.wait_for(lock, std::chrono::milliseconds(timeout_ms), due)) {
       lock.unlock();
       ls::follow_limit(0);
+      ls::restore_credit();
       ls::trim_malloc();
       return 0;
     }
@@ -586,8 +594,7 @@ int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) noexcept {
 
 void ls_pressure_done(const ls_pressure *round) noexcept {
   ls::run_quiet([&] {
-    auto &cpu = ls::accounts[ls::kCpuSlot];
-    if (cpu.live.load() < cpu.limit.load() / 10 * 9) ls::set_credit_disabled(false);
+    ls::restore_credit();
     auto &p = Pressure::get();
     std::lock_guard<std::mutex> lock(p.mutex);
     if (round != nullptr) {

@@ -783,6 +783,34 @@ TEST_F(Memory, CreditIsUsedOnce) {
   EXPECT_GT(least, -(kSmall + 16) * 4) << "bytes that no thread could allocate";
 }
 
+// Reports whether threads have credit: a small allocation then reserves more than it takes.
+bool have_credit() {
+  Tensor t(empty(10));
+  ls_memory m;
+  ls_pace p;
+  EXPECT_OK(ls_memory_stats(kCpu, &m));
+  EXPECT_OK(ls_memory_pace(kCpu, &p));
+  return p.live > m.allocated;
+}
+
+// Threads have credit again as soon as the limit leaves room, or the next time that the pacer has nothing to do.
+TEST_F(Memory, CreditReturnsWithoutARound) {
+  EXPECT_TRUE(have_credit());
+  EXPECT_OK(ls_memory_set_limit(kCpu, 1));
+  EXPECT_OK(ls_memory_set_limit(kCpu, 0));
+  EXPECT_TRUE(have_credit()) << "after a limit below the live bytes";
+  EXPECT_OK(ls_memory_set_limit(kCpu, live() + 8 * kMiB));
+  EXPECT_ERR(empty(4 * kMiB).err, LS_ERR_OUT_OF_MEMORY);
+  EXPECT_FALSE(have_credit()) << "after an allocation that was refused";
+  ASSERT_EQ(ls_pressure_attach(), 1);
+  std::thread([] {
+    ls_pressure p;
+    EXPECT_EQ(ls_pressure_wait(&p, 0), 0);
+  }).join();
+  ls_pressure_stop();
+  EXPECT_TRUE(have_credit()) << "after the pacer's time was over";
+}
+
 // Rounds end with room left while other threads are refused. Credit belongs either to its thread or to the
 // account, never to both: TearDown compares the account with the bytes in use.
 TEST_F(Memory, RoundsEndWhileOthersReachTheLimit) {
