@@ -309,7 +309,8 @@ void *alloc_or_null(size_t n) noexcept {
   }
 }
 
-// Returns get(). While the system refuses memory it first empties the caches, then waits for rounds of the pacer.
+// Returns get(), which allocates n admitted bytes. While the system refuses memory it first empties the caches,
+// then waits for rounds of the pacer.
 template <class Get>
 auto get_or_throw(size_t n, size_t asked, Get get) {
   auto p = get();
@@ -325,8 +326,9 @@ auto get_or_throw(size_t n, size_t asked, Get get) {
                 static_cast<int64_t>(n));
 }
 
+// Returns malloc's block of n bytes and the footer.
 void *allocate_or_throw(size_t n, size_t asked) {
-  return get_or_throw(n, asked, [n] { return alloc_or_null(n); });
+  return get_or_throw(n, asked, [n] { return alloc_or_null(n + kFooter); });
 }
 
 // Counts an allocation. The footer stores the requested size and whether the block is a sample.
@@ -377,7 +379,7 @@ void *allocate_small(size_t asked) {
     ThreadHeap::add(h.kept, -n);
   } else {
     try {
-      p = allocate_or_throw(size + kFooter, asked);
+      p = allocate_or_throw(size, asked);
     } catch (...) {
       h.put(n);
       throw;
@@ -408,7 +410,7 @@ void *allocate_large(size_t asked) {
       footer = &r->note;
     } else {
       make_room();
-      p = allocate_or_throw(size + kFooter, asked);
+      p = allocate_or_throw(size, asked);
       footer = &footer_of(p, malloc_usable_size(p));
     }
   } catch (...) {

@@ -811,6 +811,22 @@ TEST_F(Memory, CreditReturnsWithoutARound) {
   EXPECT_TRUE(have_credit()) << "after the pacer's time was over";
 }
 
+// The live bytes in the error are those besides the allocation that failed.
+TEST_F(Memory, TheErrorOfTheSystemHasTheLiveBytes) {
+  ls_memory_exact_peak(1);  // without credit, which counts as live
+  for (int64_t floats : {int64_t{11}, int64_t{15000}, kMiB}) {
+    EXPECT_OK(ls_memory_empty_cache(kCpu));
+    int64_t before = live();
+    EXPECT_OK(ls_fault_set(LS_FAULT_SYSTEM, 0, -1, 0, 1));
+    auto r = empty(floats);
+    EXPECT_OK(ls_fault_set(LS_FAULT_SYSTEM, 0, 0, 0, 0));
+    ASSERT_NE(r.err, nullptr) << floats;
+    EXPECT_EQ(r.err->live, before) << floats;
+    EXPECT_ERR(r.err, LS_ERR_OUT_OF_MEMORY);
+  }
+  ls_memory_exact_peak(0);
+}
+
 // Rounds end with room left while other threads are refused. Credit belongs either to its thread or to the
 // account, never to both: TearDown compares the account with the bytes in use.
 TEST_F(Memory, RoundsEndWhileOthersReachTheLimit) {
