@@ -244,6 +244,7 @@ class Admitting final : public caching::CUDAAllocator {
     } while (sweep_for_device(slot(index), bytes, rounds));
     if (limit_on_device(slot(index)) != 0) {
       More more(*this, index);
+      apply_limit(index);
       try {
         return tried(allocate);
       } catch (const c10::OutOfMemoryError &) {
@@ -253,14 +254,12 @@ class Admitting final : public caching::CUDAAllocator {
     std::rethrow_exception(failure);
   }
 
-  // While it exists, the caching allocator may hold all of the device's memory.
+  // While it exists, apply_limit lets the caching allocator hold all of the device's memory. Its end restores the
+  // limit, also after an error of that apply_limit.
   struct More {
     Admitting &a;
     DeviceIndex index;
-    More(Admitting &a, DeviceIndex index) : a(a), index(index) {
-      a.trying_[index].fetch_add(1);
-      a.apply_limit(index);
-    }
+    More(Admitting &a, DeviceIndex index) : a(a), index(index) { a.trying_[index].fetch_add(1); }
     ~More() {
       a.trying_[index].fetch_sub(1);
       try {

@@ -37,7 +37,7 @@ var scenarios = map[string]func(*Control) error{
 	"threads": threads, "fragments": fragments, "capturing": capturing, "checkpoint": recompute,
 	"rank": rank, "options": options, "settings": settings, "losing": losing, "split": split, "threshold": threshold, "generators": generators, "elsewhere": elsewhere, "forked": forked,
 	"numbers": numbers, "besides": besides, "beginning": beginning, "indices": indices, "occupied": occupied, "unsampled": unsampled, "refused": refused,
-	"lacking": lacking, "moved": moved,
+	"lacking": lacking, "moved": moved, "held": held,
 }
 
 func TestMain(m *testing.M) {
@@ -141,6 +141,7 @@ func TestUncached(t *testing.T)  { run(t, "uncached", 2, 64<<20, "PYTORCH_NO_CUD
 func TestSlow(t *testing.T)      { run(t, "slow", 1, 1<<30) }
 func TestPressure(t *testing.T)  { run(t, "pressure", 2, 64<<20) }
 func TestFragments(t *testing.T) { run(t, "fragments", 1, 1<<30) }
+func TestHeld(t *testing.T)      { run(t, "held", 1, 1<<30) }
 func TestCapturing(t *testing.T) { run(t, "capturing", 2, 64<<20) }
 func TestOneError(t *testing.T)  { run(t, "once", 1, 1<<30) }
 func TestFirstCallFails(t *testing.T) {
@@ -841,6 +842,38 @@ func fragments(c *Control) error {
 	}
 	if n := c.Seen(1); n < 2 {
 		return fmt.Errorf("the device's properties were queried %d times", n)
+	}
+	return nil
+}
+
+// held: the allocator holds no more than the limit after an error has ended an attempt to allocate past it.
+func held(c *Control) error {
+	d := tensor.CUDA(0)
+	const mib, limit = 1 << 20, 64
+	ask := func(n int) error {
+		x := tensor.Empty([]int{n * mib}, tensor.Uint8, d)
+		defer tensor.Flush()
+		defer x.Release()
+		return x.Err()
+	}
+	if err := errors.Join(ask(1), vram.EmptyCache(d), vram.SetLimit(d, vram.Bytes(limit*mib))); err != nil {
+		return err
+	}
+	// The device has no memory, and then no properties, so that libtorch's limit cannot be raised.
+	err := errors.Join(c.AddRule(Rule{Function: Alloc, Device: -1, Times: Forever, Error: 2}),
+		c.AddRule(Rule{Function: "cudaGetDeviceProperties", Device: -1, Times: 1, Error: 719}))
+	if err != nil {
+		return err
+	}
+	err = ask(40)
+	c.ClearRules()
+	// EmptyCache sets libtorch's limit again. 40 MiB are cached when 50 are asked for.
+	err = errors.Join(expect("40 MiB of a device that has none", err, tensor.ErrDevice), vram.EmptyCache(d), ask(40), ask(50))
+	if err != nil {
+		return err
+	}
+	if m, err := stats(d); err != nil || m.Reserved > limit*mib {
+		return fmt.Errorf("%d bytes are reserved at a limit of %d MiB; %w", m.Reserved, limit, err)
 	}
 	return nil
 }
