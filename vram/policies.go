@@ -1,6 +1,10 @@
 package vram
 
-import "cmp"
+import (
+	"cmp"
+
+	"github.com/linstock-ml/linstock/internal/pacer"
+)
 
 // never is a number of bytes that no process allocates, for Decision.Again.
 const never = 1 << 62
@@ -81,19 +85,25 @@ type Off struct{}
 // Decide implements [Policy].
 func (Off) Decide(State) Decision { return Decision{Again: never} }
 
-// Any asks several policies. It takes the deepest sweep, the earliest next question, and the largest Share.
+// Any asks several policies. It takes the deepest sweep, the earliest next question, and the largest Share, where 0 is
+// 0.05.
 type Any []Policy
 
 // Decide implements [Policy].
 func (ps Any) Decide(s State) Decision {
 	all := Decision{Again: never}
+	asked := false
 	for _, p := range ps {
 		if p == nil {
 			continue
 		}
 		d := p.Decide(s)
+		if !asked || cmp.Or(d.Share, pacer.DefaultShare) >= cmp.Or(all.Share, pacer.DefaultShare) {
+			all.Share = d.Share
+		}
+		asked = true
 		all.Sweep, all.Again = max(all.Sweep, d.Sweep), min(all.Again, max(d.Again, leastStep))
-		all.Total, all.Wait, all.Share = earlier(all.Total, d.Total), earlier(all.Wait, d.Wait), max(all.Share, d.Share)
+		all.Total, all.Wait = earlier(all.Total, d.Total), earlier(all.Wait, d.Wait)
 	}
 	return all
 }

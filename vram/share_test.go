@@ -20,6 +20,12 @@ func TestTimeShare(t *testing.T) {
 		{Any{}, 0},
 		{Any{nil, Off{}}, 0},
 		{Any{Off{}, Paced{}}, 0.05},
+		{Any{Paced{Share: -1}}, -1},
+		{Any{nil, Paced{Share: -1}, Paced{Share: -2}}, -1},
+		{Any{Paced{Share: -1}, Paced{Share: 0.01}}, 0.01},
+		{Any{Paced{Share: 0.01}, Off{}}, 0}, // 0.05
+		{Any{Off{}, Paced{Share: 0.01}}, 0},
+		{Any{Off{}, Paced{Share: -1}}, 0},
 		{LiveShare{}, 0},
 		{Threshold{Else: LiveShare{Else: Paced{Share: 0.1}}}, 0.1},
 		{Any{Paced{}, Rates{Else: Paced{Share: 0.3}}}, 0.3},
