@@ -337,6 +337,43 @@ func TestWork(t *testing.T) {
 	})
 }
 
+// TestSource tests that only a completed receive has a source.
+func TestSource(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		calls := []func() (*dist.Work, error){
+			func() (*dist.Work, error) { return g.AllReduceAsync(vector(0), dist.Sum) },
+			func() (*dist.Work, error) {
+				return g.ReduceScatterAsync(vector(0), []*tensor.Tensor{vector(1), vector(2)}, dist.Sum)
+			},
+		}
+		source := -1
+		if g.Rank() == 0 {
+			send := func() (*dist.Work, error) { return g.SendAsync(vector(0), 1, 0) }
+			calls = append(calls, send, send)
+		} else {
+			source = 0
+			for _, src := range []int{0, dist.AnySource} {
+				calls = append(calls, func() (*dist.Work, error) { return g.RecvAsync(vector(0), src, 0) })
+			}
+		}
+		for i, want := range []int{-1, -1, source, source} {
+			w, err := calls[i]()
+			if err != nil {
+				return err
+			}
+			before := w.Source()
+			if err := w.Wait(ctx); err != nil {
+				return err
+			}
+			if got := w.Source(); before != -1 || got != want {
+				t.Errorf("rank %d, collective %d: source %d, then %d, want -1 and %d", g.Rank(), i, before, got, want)
+			}
+		}
+		return nil
+	})
+}
+
 // TestSubgroups tests groups of some ranks, and groups of those.
 func TestSubgroups(t *testing.T) {
 	leak.Check(t)

@@ -26,12 +26,13 @@ type Work struct {
 	waiter  chan struct{} // full while a goroutine waits natively
 	cleanup runtime.Cleanup
 
-	mu     sync.Mutex
-	native cshim.Work // 0 once it is over
-	byWait bool       // only Wait completes it
-	any    bool       // a receive from any rank by gloo, which does not notice that connections are closed
-	source int
-	err    error
+	mu       sync.Mutex
+	native   cshim.Work // 0 once it is over
+	byWait   bool       // only Wait completes it
+	receives bool       // of Recv
+	any      bool       // a receive from any rank by gloo, which does not notice that connections are closed
+	source   int
+	err      error
 }
 
 var withHandles = handle.WithHandles.(func(op string, ts []*tensor.Tensor, f func(h []cshim.Handle) error) error)
@@ -197,10 +198,10 @@ func (g *Group) beginSized(op string, c cshim.Collective, out, in []*tensor.Tens
 		return nil, err
 	}
 	w = &Work{g: g, op: op, peer: peer, record: record, waiter: make(chan struct{}, 1), native: native,
-		byWait: byWait[c.Kind] && !onDevice(out, in), source: -1}
+		byWait: byWait[c.Kind] && !onDevice(out, in), receives: c.Kind == cshim.Receive, source: -1}
 	w.cleanup = runtime.AddCleanup(w, cshim.Work.Free, native)
 	if w.byWait {
-		w.any = c.Kind == cshim.Receive && c.Peer == AnySource
+		w.any = w.receives && peer == AnySource
 		g.state.Lock()
 		g.kept[w] = struct{}{}
 		severed := g.severed
@@ -293,8 +294,12 @@ func (w *Work) end(err error) error {
 	w.g.job.flight.End(w.record, err)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err == nil && w.byWait {
+	switch {
+	case err != nil || !w.receives:
+	case w.any:
 		w.source = w.native.Source()
+	default:
+		w.source = w.peer
 	}
 	w.cleanup.Stop()
 	w.native.Free()

@@ -329,7 +329,14 @@ func collectives(p *part) error {
 	if p.g.Rank() == 0 {
 		err = errors.Join(err, g.Send(ctx, on[float32](p, 3), 1, 0), g.Recv(ctx, y, 1, 0), has[float32]("received", y, 4))
 	} else {
-		err = errors.Join(err, g.Recv(ctx, y, 0, 0), has[float32]("received", y, 3), g.Send(ctx, on[float32](p, 4), 0, 0))
+		w, e := g.RecvAsync(y, 0, 0)
+		if e != nil {
+			return errors.Join(err, e)
+		}
+		err = errors.Join(err, w.Wait(ctx), has[float32]("received", y, 3), g.Send(ctx, on[float32](p, 4), 0, 0))
+		if w.Source() != 0 {
+			err = errors.Join(err, fmt.Errorf("received from %d, want 0", w.Source()))
+		}
 	}
 	// Larger than the pieces that the fake sends.
 	long := make([]float32, 100_000)
