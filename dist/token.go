@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/refuse"
 )
 
@@ -30,11 +31,19 @@ func (g *Group) prove(ctx context.Context, op, token string) error {
 	}
 	key := func(what string, rank int) string { return fmt.Sprintf("linstock/token/%s/%d", what, rank) }
 	get := func(what string, rank int) ([]byte, error) {
-		v, err := g.job.store.Get(ctx, key(what, rank))
-		if errors.Is(err, ErrTimeout) {
-			return nil, refuse.Error(op, errors.Join(ErrToken, ErrTimeout), "rank %d did not prove in time that it knows the token of the job", rank)
+		v, err := await(ctx, op, g.job.store, g.timeout, func(n cshim.Store, ms int64, cancel *int32) ([]byte, error) {
+			return n.Get(key(what, rank), ms, cancel)
+		}, func([]byte) {})
+		if !errors.Is(err, ErrTimeout) {
+			return v, err
 		}
-		return v, err
+		come, _ := await(context.Background(), op, g.job.store, grace, func(n cshim.Store, _ int64, _ *int32) (bool, error) {
+			return n.Check(addressKey(rank))
+		}, func(bool) {})
+		if come {
+			err = refuse.Error(op, errors.Join(ErrToken, ErrTimeout), "rank %d did not prove in time that it knows the token of the job", rank)
+		}
+		return nil, err
 	}
 	number := make([]byte, 32)
 	_, _ = rand.Read(number) // never fails

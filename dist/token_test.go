@@ -57,6 +57,20 @@ func TestToken(t *testing.T) {
 	}
 }
 
+// TestTokenOfAnAbsentRank tests that a rank that has not come is late, not one without the token.
+func TestTokenOfAnAbsentRank(t *testing.T) {
+	leak.Check(t)
+	store, err := dist.NewHashStore()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	_, err = dist.Init(ctx, dist.WithStore(store), dist.Rank(0), dist.WorldSize(2), dist.Timeout(100*time.Millisecond), dist.Token("secret"))
+	if !errors.Is(err, dist.ErrTimeout) || errors.Is(err, dist.ErrToken) || !strings.HasSuffix(err.Error(), ": rank 1)") {
+		t.Errorf("%v", err)
+	}
+}
+
 // TestForgedToken tests that a process that only writes to the store does not become a rank: values of its own, or those that
 // the other rank has written.
 func TestForgedToken(t *testing.T) {
