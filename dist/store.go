@@ -487,8 +487,9 @@ func (s *Store) Wait(ctx context.Context, keys ...string) error {
 	if len(keys) == 0 {
 		return s.use(op, func(cshim.Store) error { return nil })
 	}
+	end := time.Now().Add(DefaultTimeout) // of all keys
 	for _, k := range keys {
-		if err := awaitError(ctx, op, s, DefaultTimeout, func(n cshim.Store, ms int64, cancel *int32) error { return n.Wait(k, ms, cancel) }); err != nil {
+		if err := awaitError(ctx, op, s, time.Until(end), func(n cshim.Store, ms int64, cancel *int32) error { return n.Wait(k, ms, cancel) }); err != nil {
 			return err
 		}
 	}
