@@ -10,7 +10,8 @@ import (
 // ReduceOp is how a collective combines the tensors of the ranks. PyTorch: torch.distributed.ReduceOp.
 type ReduceOp int32
 
-// The reductions. BAnd, BOr and BXor are for integers. The sum of booleans is true where one of them is.
+// The reductions. BAnd, BOr and BXor are for integers. Avg by gloo is for floating-point and complex tensors. The sum of
+// booleans is true where one of them is.
 const (
 	Sum ReduceOp = iota
 	Avg

@@ -12,6 +12,7 @@ import (
 	"github.com/linstock-ml/linstock/dist"
 	"github.com/linstock-ml/linstock/internal/launch"
 	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -261,6 +262,49 @@ func TestComplexCollectives(t *testing.T) {
 			is("AllToAllSingle", exchanged, complex(0, float32(g.Rank()+1)), complex(0, 2*float32(g.Rank()+1)))
 			for r, x := range gathered {
 				is("Gather", x, value(r))
+			}
+			return nil
+		})
+	})
+}
+
+// TestGlooDTypes tests which dtypes gloo's collectives have, and that the errors for others name them.
+func TestGlooDTypes(t *testing.T) {
+	leak.Check(t)
+	has := []tensor.DType{tensor.Uint8, tensor.Int8, tensor.Int32, tensor.Int64, tensor.Bool, tensor.Float16, tensor.BFloat16, tensor.Float32, tensor.Float64,
+		tensor.Complex64, tensor.Complex128}
+	lacks := []tensor.DType{tensor.Int16, tensor.Uint16, tensor.Uint32, tensor.Uint64, tensor.Float8E5M2, tensor.Float8E4M3FN}
+	ranks(t, 2, func(g *dist.Group) error {
+		return tensor.WithScope(func() error {
+			for i, d := range slices.Concat(has, lacks) {
+				x, two := tensor.Zeros([]int{1}, d), tensor.Zeros([]int{2}, d)
+				for k, err := range []error{
+					g.Broadcast(ctx, x, 0), g.AllReduce(ctx, x, dist.Sum), g.AllReduceCoalesced(ctx, []*tensor.Tensor{x}, dist.Sum), g.Reduce(ctx, x, 0, dist.Sum),
+					g.AllGatherIntoTensor(ctx, two, x), g.ReduceScatterTensor(ctx, x, two, dist.Sum), g.AllToAllSingle(ctx, two, two, nil, nil),
+				} {
+					if refused := errors.Is(err, tensor.ErrArgument) && strings.Contains(err.Error(), d.String()+" tensors"); refused != (i >= len(has)) || err != nil && !refused {
+						t.Errorf("collective %d of %v: %v", k, d, err)
+					}
+				}
+				var err error
+				if g.Rank() == 0 {
+					err = g.Send(ctx, x, 1, 0)
+				} else {
+					err = g.Recv(ctx, x, 0, 0)
+				}
+				if err != nil {
+					return fmt.Errorf("a message of %v: %w", d, err)
+				}
+				if err := g.AllReduce(ctx, x, dist.Avg); (err == nil) != (i < len(has) && (d.IsFloat() || d.IsComplex())) || err != nil && !strings.Contains(err.Error(), d.String()) {
+					t.Errorf("an average of %v: %v", d, err)
+				}
+			}
+			_, err := dist.NewDDP(ctx, g, &struct {
+				Linear *nn.Linear
+				Count  *tensor.Tensor `nn:",buffer"`
+			}{nn.NewLinear(1, 1), tensor.Zeros([]int{1}, tensor.Int16)})
+			if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "int16 tensors") {
+				t.Errorf("NewDDP: %v", err)
 			}
 			return nil
 		})

@@ -39,8 +39,8 @@
 //     the form that waits aborts the group (rule 4) before it returns the context's error, and no tensor is in use
 //     afterwards. The same holds for a call of several collectives whose first one was started. [Work.Wait] only stops
 //     waiting, and the collective goes on.
-//  7. Tensors must be dense, contiguous and on one device, for which the group has a backend. Collectives are not recorded for
-//     the backward pass.
+//  7. Tensors must be dense, contiguous and on one device, for which the group has a backend. Those of dtypes int16, uint16,
+//     uint32, uint64 and float8 gloo only sends and receives. Collectives are not recorded for the backward pass.
 //  8. No goroutine runs between calls, and no native thread calls Go. A sweep does not wait for a collective, nor a
 //     collective for a sweep.
 //

@@ -333,6 +333,9 @@ func abortedBy(op string, ctx context.Context) error {
 // broadcastCoalesced copies the tensors of the rank src to those of the others. It sends contiguous copies of those
 // that are not contiguous.
 func (g *Group) broadcastCoalesced(ctx context.Context, op string, ts []*tensor.Tensor, src int) error {
+	if err := g.checkDTypes(op, Sum, ts); err != nil {
+		return err
+	}
 	return tensor.WithScope(func() error {
 		sent := slices.Clone(ts)
 		for i, t := range ts {

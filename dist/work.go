@@ -75,6 +75,26 @@ func (g *Group) checkScattered(op string, kind cshim.CollectiveKind, out, in []*
 	return nil
 }
 
+// glooDTypes holds the dtypes of gloo's collectives, which get complex tensors as real ones.
+var glooDTypes = map[tensor.DType]bool{tensor.Uint8: true, tensor.Int8: true, tensor.Int32: true, tensor.Int64: true, tensor.Bool: true,
+	tensor.Float16: true, tensor.BFloat16: true, tensor.Float32: true, tensor.Float64: true}
+
+// checkDTypes returns an error if gloo lacks a collective, which is not in pairwise, for the dtype of a tensor on the CPU.
+func (g *Group) checkDTypes(op string, reduce ReduceOp, ts []*tensor.Tensor) error {
+	for _, t := range ts {
+		if t.Err() != nil || t.Device().Type != tensor.CPUType || g.backends&cshim.Gloo == 0 {
+			continue // others report it
+		}
+		switch d := t.DType(); {
+		case !glooDTypes[d] && !d.IsComplex():
+			return refuse.Error(op, tensor.ErrArgument, "gloo has no %s of %v tensors: it only sends and receives them", op, d)
+		case reduce == Avg && !d.IsFloat() && !d.IsComplex():
+			return refuse.Error(op, tensor.ErrArgument, "gloo has no Avg of %v tensors, only of floating-point and complex ones", d)
+		}
+	}
+	return nil
+}
+
 // asReal returns views of complex tensors as real ones, as Python's collectives do, and other tensors unchanged. Tensors that
 // are only read may be lazily conjugated. free frees the views.
 func asReal(ts []*tensor.Tensor, read bool) (real []*tensor.Tensor, free func()) {
@@ -149,6 +169,11 @@ func (g *Group) beginSized(op string, c cshim.Collective, out, in []*tensor.Tens
 	var failure error
 	if g != nil && scattering[c.Kind] {
 		if err := g.checkScattered(op, c.Kind, out, in); err != nil {
+			return nil, err
+		}
+	}
+	if g != nil && !pairwise[c.Kind] {
+		if err := g.checkDTypes(op, ReduceOp(c.Reduce), slices.Concat(out, in)); err != nil {
 			return nil, err
 		}
 	}
