@@ -480,6 +480,112 @@ func TestJoinDefaultDType(t *testing.T) {
 	}
 }
 
+// lines are two layers, of which a step need not use the second.
+type lines struct{ A, B *nn.Linear }
+
+// joinedStep computes the gradients of a rank, whose input is r+1 everywhere and so are its gradients, and returns an error
+// unless those of the weights are then a and b; a negative b means that the step does not use B, and that it has no gradient.
+func joinedStep(ddp *dist.DDP, r int, a, b float32) error {
+	return tensor.WithScope(func() error {
+		m := ddp.Module().(*lines)
+		x := tensor.Full([]int{1, 2}, float64(r+1), tensor.Float32)
+		y := ddp.Run(func() *tensor.Tensor {
+			y := m.A.Forward(x)
+			if b >= 0 {
+				y = y.Add(m.B.Forward(x))
+			}
+			return y
+		})
+		if err := errors.Join(tensor.ZeroGrads(nn.Parameters(m), true), y.Sum().Backward(), want("A", m.A.Weight.Grad().View(2), a, a)); err != nil {
+			return err
+		}
+		grad := m.B.Weight.Grad()
+		if b >= 0 {
+			return want("B", grad.View(2), b, b)
+		}
+		if grad != nil {
+			return fmt.Errorf("B has the gradient %v", grad)
+		}
+		return nil
+	})
+}
+
+// joining calls f, as each of two ranks, with a DDP of lines that has more buckets than one.
+func joining(t *testing.T, f func(g *dist.Group, ddp *dist.DDP) error, opts ...dist.DDPOption) {
+	t.Helper()
+	ranks(t, 2, func(g *dist.Group) error {
+		m := &lines{nn.NewLinear(2, 1), nn.NewLinear(2, 1)}
+		defer nn.Release(m)
+		ddp, err := dist.NewDDP(ctx, g, m, append(opts, dist.BucketCapMB(1e-6))...)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f(g, ddp), ddp.Close())
+	}, dist.Timeout(20*time.Second))
+}
+
+// TestJoinStaticGraph tests Join with a static graph, whose first pass has other collectives than the others, also with a rank that
+// has no step.
+func TestJoinStaticGraph(t *testing.T) {
+	leak.Check(t)
+	for name, opts := range map[string][]dist.DDPOption{
+		"static":             {dist.StaticGraph()},
+		"static find unused": {dist.StaticGraph(), dist.FindUnusedParameters()},
+	} {
+		for _, steps := range [][]int{{4, 1}, {2, 4}, {5, 3}, {0, 4}, {3, 0}, {0, 0}} {
+			t.Run(fmt.Sprint(name, steps), func(t *testing.T) {
+				leak.Check(t)
+				joining(t, func(g *dist.Group, ddp *dist.DDP) error {
+					r := g.Rank()
+					if err := ddp.Join(func() error {
+						for s := range steps[r] {
+							mean := float32(1.5)
+							if s >= steps[1-r] {
+								mean = float32(r+1) / 2
+							}
+							if err := joinedStep(ddp, r, mean, mean); err != nil {
+								return fmt.Errorf("step %d: %w", s, err)
+							}
+						}
+						return nil
+					}); err != nil {
+						return err
+					}
+					if steps[r] == 0 && steps[1-r] != 0 {
+						if err := ddp.Run(func() *tensor.Tensor { return vector(1) }).Err(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "StaticGraph") {
+							t.Errorf("a first step after those of the others: %v", err)
+						}
+						return nil
+					}
+					if steps[1-r] == 0 && steps[r] != 0 {
+						return nil
+					}
+					return joinedStep(ddp, r, 1.5, 1.5)
+				}, opts...)
+			})
+		}
+	}
+}
+
+// uneven returns a loop of one step of both ranks, whose gradients have the mean 1.5, and three more of rank 0.
+func uneven(g *dist.Group, ddp *dist.DDP, more func() error) func() error {
+	return func() error {
+		err := joinedStep(ddp, g.Rank(), 1.5, 1.5)
+		for i := 0; i < 3*(1-g.Rank()) && err == nil; i++ {
+			err = more()
+		}
+		return err
+	}
+}
+
+// TestJoinUnusedParameters tests that a parameter that no rank with inputs uses gets no gradient.
+func TestJoinUnusedParameters(t *testing.T) {
+	leak.Check(t)
+	joining(t, func(g *dist.Group, ddp *dist.DDP) error {
+		return ddp.Join(uneven(g, ddp, func() error { return joinedStep(ddp, 0, 0.5, -1) }))
+	}, dist.FindUnusedParameters())
+}
+
 // TestJoinRefuses tests that collectives in which a rank without inputs would not take part are errors in a Join.
 func TestJoinRefuses(t *testing.T) {
 	leak.Check(t)

@@ -26,7 +26,8 @@ func DivideByInitialWorldSize(on ...bool) JoinOption {
 // take part in the collectives of the others, with zeros for gradients, until the loops of all have returned; the model of
 // a rank with the most steps then becomes that of all. All ranks must call it. If loop returns an error, Join returns it at
 // once. Ranks whose loop has returned take part in the collectives of the DDP alone, so loop must have no others: the
-// modules of ConvertSyncBatchNorm and Step of a ZeroRedundancyOptimizer return an error if their group is the DDP's.
+// modules of ConvertSyncBatchNorm and Step of a ZeroRedundancyOptimizer return an error if their group is the DDP's. With
+// StaticGraph, a rank without inputs in the others' first step cannot have any later.
 // PyTorch: DistributedDataParallel.join.
 func (d *DDP) Join(loop func() error, opts ...JoinOption) error {
 	const op = "Join"

@@ -205,8 +205,9 @@ struct Reducer {
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<c10d::Logger> logger;
   bool find_unused, static_graph;
-  // With a static graph: the first backward pass has been seen.
+  // With a static graph: the first backward pass has been seen, or this rank had no inputs for it.
   std::shared_ptr<std::atomic<bool>> seen = std::make_shared<std::atomic<bool>>(false);
+  bool missed = false;
   std::mutex mutex;
   std::shared_ptr<Copying> copying = std::make_shared<Copying>();
 };
@@ -314,6 +315,9 @@ ls_error *ls_reducer_before_forward(ls_reducer reducer, int32_t sync, ls_work jo
     auto &r = ls::reducer_of(reducer);
     std::lock_guard<std::mutex> lock(r.mutex);
     if (sync != 0) {
+      if (r.missed)
+        throw ls::ArgumentError(
+            "with StaticGraph, a rank needs inputs in the first step of the others to take part in later ones");
       if (r.device) ls::refuse_in_capture("a pass that averages gradients by NCCL");
       r.logger->set_runtime_stats_and_log();
       r.reducer->prepare_for_forward();
@@ -359,16 +363,25 @@ ls_error *ls_reducer_join_backward(ls_reducer reducer) noexcept {
   return ls::run_void([&] {
     auto &r = ls::reducer_of(reducer);
     std::lock_guard<std::mutex> lock(r.mutex);
+    auto sum_used = [&] {
+      // This rank uses none. The reducer's own map has the sum of the last pass.
+      std::vector<at::Tensor> used{at::zeros_like(r.reducer->get_local_used_map_on_device())};
+      r.group->allreduce(used)->wait();
+    };
+    // The map precedes the buckets in the first pass of a static graph, and later passes have none.
+    const bool first = r.static_graph && !r.seen->exchange(true);
+    if (first) {
+      r.missed = true;
+      sum_used();
+    }
     std::vector<c10::intrusive_ptr<c10::ivalue::Future>> sums;
     for (auto &bucket : r.reducer->get_grad_buckets(/*return_zero_tensors=*/true))
       sums.push_back(r.reducer->run_comm_hook(bucket));
     for (auto &f : sums) f->waitAndThrow();
-    if (r.find_unused) {
-      std::vector<at::Tensor> used{r.reducer->get_local_used_map_on_device()};
-      r.group->allreduce(used)->wait();
-    }
+    if (r.find_unused && !r.static_graph) sum_used();
     if (r.device) r.device->settle();
-    r.reducer->push_rebuilt_params_for_all_indices();
+    // After the first pass of a static graph, ranks with inputs do not rebuild buckets either.
+    if (!first) r.reducer->push_rebuilt_params_for_all_indices();
   });
 }
 
