@@ -586,6 +586,26 @@ func TestJoinUnusedParameters(t *testing.T) {
 	}, dist.FindUnusedParameters())
 }
 
+// TestJoinEvaluates tests a forward pass without gradients between the steps of a rank while another one has no more inputs.
+func TestJoinEvaluates(t *testing.T) {
+	leak.Check(t)
+	for name, opts := range map[string][]dist.DDPOption{"default": nil, "static": {dist.StaticGraph()}} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			joining(t, func(g *dist.Group, ddp *dist.DDP) error {
+				return ddp.Join(uneven(g, ddp, func() error {
+					if err := autograd.NoGrad(func() error {
+						return tensor.WithScope(func() error { return ddp.Run(func() *tensor.Tensor { return tensor.Ones([]int{1}) }).Err() })
+					}); err != nil {
+						return err
+					}
+					return joinedStep(ddp, 0, 0.5, 0.5)
+				}))
+			}, opts...)
+		})
+	}
+}
+
 // TestJoinRefuses tests that collectives in which a rank without inputs would not take part are errors in a Join.
 func TestJoinRefuses(t *testing.T) {
 	leak.Check(t)

@@ -322,8 +322,10 @@ ls_error *ls_reducer_before_forward(ls_reducer reducer, int32_t sync, ls_work jo
       r.logger->set_runtime_stats_and_log();
       r.reducer->prepare_for_forward();
     }
-    if (auto work = ls::c10d_work_of(join)) r.reducer->set_forward_pass_work_handle(work, divide_by_size != 0);
-    if (at::GradMode::is_enabled()) r.reducer->rebuild_buckets();
+    auto work = ls::c10d_work_of(join);
+    if (work) r.reducer->set_forward_pass_work_handle(work, divide_by_size != 0);
+    // In a Join, ranks without inputs do not know whether this pass has gradients.
+    if (work || at::GradMode::is_enabled()) r.reducer->rebuild_buckets();
   });
 }
 
