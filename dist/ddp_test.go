@@ -606,6 +606,32 @@ func TestJoinEvaluates(t *testing.T) {
 	}
 }
 
+// TestJoinDivides tests by which number of ranks gradients are divided in a Join and after it.
+func TestJoinDivides(t *testing.T) {
+	leak.Check(t)
+	for name, opts := range map[string][]dist.DDPOption{
+		"default": nil, "float16": {dist.CompressGradients(tensor.Float16)}, "bfloat16": {dist.CompressGradients(tensor.BFloat16)},
+		"power": {dist.PowerSGD(dist.PowerSGDState{})},
+	} {
+		for divide, one := range map[bool]float32{true: 0.5, false: 1} {
+			t.Run(fmt.Sprint(name, divide), func(t *testing.T) {
+				leak.Check(t)
+				joining(t, func(g *dist.Group, ddp *dist.DDP) error {
+					err := ddp.Join(uneven(g, ddp, func() error { return joinedStep(ddp, 0, one, one) }), dist.DivideByInitialWorldSize(divide))
+					if name == "power" && !divide {
+						if !errors.Is(err, tensor.ErrNotImplemented) || !strings.Contains(err.Error(), "PowerSGD") {
+							t.Errorf("%v", err)
+						}
+					} else if err != nil {
+						return err
+					}
+					return joinedStep(ddp, g.Rank(), 1.5, 1.5)
+				}, opts...)
+			})
+		}
+	}
+}
+
 // TestJoinRefuses tests that collectives in which a rank without inputs would not take part are errors in a Join.
 func TestJoinRefuses(t *testing.T) {
 	leak.Check(t)

@@ -17,7 +17,7 @@ type joining struct{ divide bool }
 type JoinOption func(*joining)
 
 // DivideByInitialWorldSize(false) averages gradients over the ranks that still have inputs, not over all ranks of the
-// group; the default is true. PyTorch: divide_by_initial_world_size.
+// group; the default is true. PowerSGD does not support it. PyTorch: divide_by_initial_world_size.
 func DivideByInitialWorldSize(on ...bool) JoinOption {
 	return func(j *joining) { j.divide = optional.On(on) }
 }
@@ -46,6 +46,9 @@ func (d *DDP) Join(loop func() error, opts ...JoinOption) error {
 	}
 	if d.sparse != "" {
 		return refuse.Error(op, tensor.ErrNotImplemented, "the gradient of %s is sparse", d.sparse)
+	}
+	if !j.divide && d.o.Compression == cshim.CompressPowerSGD {
+		return refuse.Error(op, tensor.ErrNotImplemented, "DivideByInitialWorldSize(false) and PowerSGD, which corrects its errors for averages over all ranks")
 	}
 	if d.join != nil {
 		return refuse.Error(op, tensor.ErrArgument, "Join within Join")

@@ -25,14 +25,31 @@ using c10::ivalue::Future;
 // As Python's default, for all tensors that are not gradients.
 constexpr size_t kBroadcastBytes = size_t{250} << 20;
 
+// By what a hook divides sums, as the reducer does without one: the number of ranks, or in a Join of those that
+// have inputs.
+struct Divisor {
+  int ranks;
+  // Counts those that have inputs; may be nullptr.
+  intrusive_ptr<c10d::Work> count;
+
+  int get() {
+    if (count) {
+      count->wait();
+      ranks = count->getFuture()->value().toTensorVector().at(0).item<int>();
+      count.reset();
+    }
+    return ranks;
+  }
+};
+
 // Sends gradients in a shorter dtype, as fp16_compress_hook and bf16_compress_hook of
 // torch.distributed.algorithms.ddp_comm_hooks do.
 class Compress final : public c10d::CppCommHookInterface<intrusive_ptr<c10d::ProcessGroup>> {
  public:
-  Compress(intrusive_ptr<c10d::ProcessGroup> g, at::ScalarType dtype)
-      : CppCommHookInterface(std::move(g)), dtype_(dtype) {}
+  Compress(intrusive_ptr<c10d::ProcessGroup> g, at::ScalarType dtype, std::shared_ptr<Divisor> divisor)
+      : CppCommHookInterface(std::move(g)), dtype_(dtype), divisor_(std::move(divisor)) {}
   intrusive_ptr<Future> runHook(c10d::GradBucket &bucket) override {
-    std::vector<at::Tensor> sent{bucket.getBuffer().to(dtype_).div_(state_->getSize())};
+    std::vector<at::Tensor> sent{bucket.getBuffer().to(dtype_).div_(divisor_->get())};
     auto sum = state_->allreduce(sent)->getFuture();
     return sum->then(
         [buffer = bucket.getBuffer()](Future &f) {
@@ -43,7 +60,8 @@ class Compress final : public c10d::CppCommHookInterface<intrusive_ptr<c10d::Pro
   }
 
  private:
-  at::ScalarType dtype_;
+  const at::ScalarType dtype_;
+  const std::shared_ptr<Divisor> divisor_;
 };
 
 // Makes the columns of the matrices orthonormal, as _orthogonalize of powerSGD_hook.py does.
@@ -208,6 +226,7 @@ struct Reducer {
   // With a static graph: the first backward pass has been seen, or this rank had no inputs for it.
   std::shared_ptr<std::atomic<bool>> seen = std::make_shared<std::atomic<bool>>(false);
   bool missed = false;
+  std::shared_ptr<Divisor> divisor;
   std::mutex mutex;
   std::shared_ptr<Copying> copying = std::make_shared<Copying>();
 };
@@ -262,6 +281,7 @@ ls_error *ls_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n
     auto r = std::make_unique<ls::Reducer>();
     r->group = g.group;
     r->device = g.device;
+    r->divisor = std::make_shared<ls::Divisor>(ls::Divisor{g.group->getSize(), nullptr});
     r->find_unused = o->find_unused != 0;
     r->static_graph = o->static_graph != 0;
     c10d::verify_params_across_processes(r->group, params, std::nullopt);
@@ -297,7 +317,7 @@ ls_error *ls_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n
     }
     if (o->compression == LS_COMPRESS_FP16 || o->compression == LS_COMPRESS_BF16) {
       auto dtype = o->compression == LS_COMPRESS_FP16 ? at::kHalf : at::kBFloat16;
-      r->reducer->register_comm_hook(std::make_unique<ls::Compress>(r->group, dtype));
+      r->reducer->register_comm_hook(std::make_unique<ls::Compress>(r->group, dtype, r->divisor));
     } else if (o->compression == LS_COMPRESS_POWER_SGD) {
       if (std::find(sparse.begin(), sparse.end(), true) != sparse.end())
         throw ls::ArgumentError("PowerSGD cannot send sparse gradients");
@@ -323,7 +343,10 @@ ls_error *ls_reducer_before_forward(ls_reducer reducer, int32_t sync, ls_work jo
       r.reducer->prepare_for_forward();
     }
     auto work = ls::c10d_work_of(join);
-    if (work) r.reducer->set_forward_pass_work_handle(work, divide_by_size != 0);
+    // Also without a work: c10d would keep the one of the last Join.
+    r.reducer->set_forward_pass_work_handle(work, divide_by_size != 0);
+    r.divisor->ranks = r.group->getSize();
+    r.divisor->count = divide_by_size != 0 ? nullptr : work;
     // In a Join, ranks without inputs do not know whether this pass has gradients.
     if (work || at::GradMode::is_enabled()) r.reducer->rebuild_buckets();
   });
