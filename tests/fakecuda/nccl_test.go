@@ -476,9 +476,19 @@ func captured(p *part) error {
 
 // join tests ranks with different numbers of steps.
 func join(p *part) error {
+	for _, opts := range [][]dist.DDPOption{nil, {dist.StaticGraph()}, {dist.FindUnusedParameters()}, {dist.CompressGradients(tensor.BFloat16)}} {
+		if err := joinWith(p, opts...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func joinWith(p *part, opts ...dist.DDPOption) error {
 	ctx := context.Background()
 	m := nn.NewLinear(4, 4, nn.Device(p.d))
-	ddp, err := dist.NewDDP(ctx, p.g, m)
+	defer nn.Release(m)
+	ddp, err := dist.NewDDP(ctx, p.g, m, opts...)
 	if err != nil {
 		return err
 	}
