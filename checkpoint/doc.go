@@ -26,7 +26,7 @@
 //		return err
 //	}
 //	var report nn.LoadReport
-//	err = checkpoint.LoadModel("run.pt", model, nn.Strict(false), nn.Report(&report), nn.Rename(func(name string) string {
+//	err = file.LoadModel(model, nn.Strict(false), nn.Report(&report), nn.Rename(func(name string) string {
 //		name, _ = strings.CutPrefix(name, "model.")
 //		return name
 //	}))

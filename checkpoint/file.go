@@ -77,9 +77,13 @@ type settings struct {
 // at each call of Tensor. On a system that cannot map files they are always read.
 func Mapped(on ...bool) Option { return func(s *settings) { s.mapped = options.On(on) } }
 
+// Object is the value of an object that SkipObjects has skipped.
+type Object struct{ Class string } // such as "argparse.Namespace"
+
 // SkipObjects makes Load open PyTorch files that also contain objects of classes that are not data, such as an
 // argparse.Namespace, a NumPy scalar or a class of a library; off by default. It calls nothing and reads nothing of these
-// objects. [File.Value] returns an error for them, and for dicts and lists that contain them.
+// objects: [File.Value] returns an [Object] for each. Tensors within one, such as a whole nn.Module or a subclass of dict,
+// are not found; in Python, save its state_dict().
 func SkipObjects(on ...bool) Option { return func(s *settings) { s.skip = options.On(on) } }
 
 // Load opens a file of one of these formats, which it recognises by the content:
@@ -374,9 +378,9 @@ func (f *File) each(accept func(name string) bool, add adder) error {
 // object. A dict is a map[string]any, or a map[int]any if all its keys are integers, and an error if a key has no name
 // (see [File.Names]); an OrderedDict, too, is a map, which loses its order; a list, a tuple and a set are a []any; an
 // int is an int, or a *big.Int if it has more than 64 bits; bytes are a []byte; None is nil; a dtype is its name in
-// Python. An object that occurs several times in Python is one map or slice here, too; one that contains itself has no
-// value. Tensors are like those that [File.Tensor] returns, and belong to the current scope. For other formats a tensor
-// is the only kind of value.
+// Python; what [SkipObjects] has skipped is an [Object]. An object that occurs several times in Python is one map or slice
+// here, too; one that contains itself has no value. Tensors are like those that [File.Tensor] returns, and belong to the
+// current scope. For other formats a tensor is the only kind of value.
 func (f *File) Value(name string) (any, error) {
 	if !f.opened() {
 		return nil, notOpened("Value")

@@ -21,7 +21,7 @@ var magics = []struct{ begins, what string }{
 	{"version https://git-lfs", "it is a Git LFS pointer, not the file that it stands for; run: git lfs pull"},
 }
 
-const convert = "in Python, load it with pickle and save what it holds with torch.save"
+const convert = "in Python, load it with pickle and save what it holds with torch.save, arrays as tensors (torch.from_numpy)"
 
 // foreign returns a description of the other format that f is in and how to convert it, or "" if it begins as a
 // safetensors file does. It reads the first 4 KiB of the file.

@@ -126,6 +126,22 @@ func TestHostilePyTorchFiles(t *testing.T) {
 	}
 }
 
+// Objects that Load skips take no more memory than the pickle allows.
+func TestHostileObjects(t *testing.T) {
+	leak.Check(t)
+	class := "c" + strings.Repeat("m", 4000) + "\n" + strings.Repeat("n", 4000) + "\n"
+	for name, text := range map[string]string{
+		"tensors of a class":    "\x80\x02ctorch._tensor\n_rebuild_from_type_v2\nq\x00(N" + class + "Ntq\x010" + strings.Repeat("h\x00h\x01R0", 200_000) + "0}.",
+		"classes by their name": "\x80\x04X\xa0\x0f\x00\x00" + strings.Repeat("m", 4000) + "q\x00X\xa0\x0f\x00\x00" + strings.Repeat("n", 4000) + "q\x0100" + strings.Repeat("h\x00h\x01\x930", 200_000) + "}.",
+	} {
+		b := pytorchFile(t, text)
+		path := write1(t, b)
+		if got := heapTotal(func() { _ = touch(path, SkipObjects()) }); got > 100*uint64(len(b))+16<<20 {
+			t.Errorf("%s: %d bytes allocated for a file of %d", name, got, len(b))
+		}
+	}
+}
+
 // Tensors whose keys have no name, or the name of another, do not make the rest unreachable.
 func TestUnusualKeysOfPyTorch(t *testing.T) {
 	leak.Check(t)

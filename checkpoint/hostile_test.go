@@ -35,8 +35,8 @@ func write1(t testing.TB, b []byte) string {
 }
 
 // touch loads a file and reads everything that it can.
-func touch(path string) error {
-	f, err := Load(path)
+func touch(path string, opts ...Option) error {
+	f, err := Load(path, opts...)
 	if err != nil {
 		return err
 	}

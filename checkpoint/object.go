@@ -35,7 +35,7 @@ const maxDepth = 1000
 // newObjects names the tensors in root. use counts the memory for the names.
 func newObjects(f *File, root any, use func(n int) error, limit int64) (contents, error) {
 	if o, ok := root.(*pickle.Object); ok {
-		return nil, notData(o)
+		return nil, notData("is", o.Class)
 	}
 	o := &objects{file: f, root: root, limit: limit}
 	c := collector{use: use, within: map[any]bool{}}
@@ -501,7 +501,7 @@ func (c *converter) value(v any, depth int) (any, error) {
 	case typedStorage:
 		return nil, errors.New("it is a storage without a tensor")
 	case *pickle.Object:
-		return nil, fmt.Errorf("it is an object of the Python class or function %s, which is not data", quoted(v.Class.String()))
+		return Object{Class: v.Class}, nil
 	}
 	return nil, errors.New("it is a class or function, not data")
 }

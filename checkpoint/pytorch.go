@@ -145,7 +145,11 @@ func newPickle(r io.Reader, size int64, skip bool) *pytorch {
 }
 
 func (p *pytorch) class(c pickle.Class) (any, error) {
-	if f, ok := functions[c.String()]; ok {
+	if err := p.reader.Use(len(c.Module) + len(c.Name)); err != nil {
+		return nil, err
+	}
+	name := c.String()
+	if f, ok := functions[name]; ok {
 		return f, nil
 	}
 	switch c.Module {
@@ -163,16 +167,15 @@ func (p *pytorch) class(c pickle.Class) (any, error) {
 			return storageClass{e}, nil
 		}
 	}
-	o := &pickle.Object{Class: c}
 	if p.skip {
-		return o, nil
+		return &pickle.Object{Class: name}, nil
 	}
-	return nil, notData(o)
+	return nil, fmt.Errorf("%w; SkipObjects opens the rest of the file", notData("contains", name))
 }
 
-func notData(o *pickle.Object) error {
-	return malformed("it contains an object of the Python class or function %s, which is not data; in Python, save what is needed of it as tensors,"+
-		" dicts, lists, strings and numbers, such as a state_dict(); SkipObjects opens the rest of the file", quoted(o.Class.String()))
+func notData(is, class string) error {
+	return malformed("it %s an object of the Python class or function %s, which is not data; in Python, save what is needed of it as tensors,"+
+		" dicts, lists, strings and numbers, such as a state_dict()", is, quoted(class))
 }
 
 func (p *pytorch) reduce(f any, args pickle.Tuple) (any, error) {
@@ -221,7 +224,8 @@ func (p *pytorch) reduce(f any, args pickle.Tuple) (any, error) {
 		return nil, malformed("a parameter without a tensor")
 	case fnRebuildFromType:
 		if o, ok := at(1).(*pickle.Object); ok {
-			return &stored{refused: "it is of the Python class " + quoted(o.Class.String())}, nil
+			why := "it is of the Python class " + quoted(o.Class)
+			return &stored{refused: why}, p.reader.Use(256 + len(why))
 		}
 		inner, _ := at(0).(function)
 		innerArgs, ok := at(2).(pickle.Tuple)

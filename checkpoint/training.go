@@ -333,16 +333,30 @@ func SaveModel(path string, model any) error {
 //
 // A tensor of the file that cannot be used is an error if the model needs it.
 //
-// It maps the file while it copies the tensors. To read the file instead (see [File]), use Load with
-// Mapped(false) and nn.LoadStateDict.
+// It maps the file while it copies the tensors. For options of Load, such as Mapped(false) to read the file instead
+// (see [File]), use Load and [File.LoadModel].
 func LoadModel(path string, model any, opts ...nn.LoadOption) error {
-	return withFile("LoadModel", path, func(f *File) error {
-		prefix := ""
-		if f.isTraining() == nil {
-			prefix = modelPrefix
-		}
-		return f.loadModel(model, prefix, opts...)
-	})
+	return withFile("LoadModel", path, func(f *File) error { return f.modelOf(model, opts) })
+}
+
+// LoadModel is the function LoadModel for an open file.
+func (f *File) LoadModel(model any, opts ...nn.LoadOption) error {
+	const op = "LoadModel"
+	if !f.opened() {
+		return notOpened(op)
+	}
+	if err := tensor.WithScope(func() error { return f.modelOf(model, opts) }); err != nil {
+		return called(op, fmt.Errorf("linstock: checkpoint: %s: %w", f.path, err))
+	}
+	return nil
+}
+
+func (f *File) modelOf(model any, opts []nn.LoadOption) error {
+	prefix := ""
+	if f.isTraining() == nil {
+		prefix = modelPrefix
+	}
+	return f.loadModel(model, prefix, opts...)
 }
 
 // SaveValues writes a file of parts alone, which LoadValues reads. Like Save it replaces path completely or not at all.

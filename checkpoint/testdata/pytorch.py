@@ -97,12 +97,24 @@ class Image(torch.Tensor):
     pass
 
 
+class Pair:
+    def __new__(cls, first, *, second):
+        return super().__new__(cls)
+
+    def __init__(self, first, *, second):
+        pass
+
+    def __getnewargs_ex__(self):
+        return (1,), {"second": 2}
+
+
 def objects():
     config, names = Config(lr=0.1, scale=torch.ones(3)), Names(["a", "b"])
     config.path = names
     return {"w": torch.arange(3.0), "args": argparse.Namespace(lr=0.1, layers=[1, 2]), "config": config, "names": names, "score": numpy.float64(0.5),
             "counts": defaultdict(int, a=1), "callbacks": {Net: {"best": torch.tensor(2.0)}}, "state": OrderedDict(b=torch.ones(2)),
-            "image": torch.ones(2).as_subclass(Image), "date": datetime.date(2026, 11, 30), "steps": 7}
+            "run": {"epoch": 3, "args": argparse.Namespace()}, "pair": Pair(1, second=2),
+            "optimizer": torch.optim.SGD([torch.ones(1)], lr=numpy.float64(0.5)).state_dict(), "image": torch.ones(2).as_subclass(Image), "date": datetime.date(2026, 11, 30), "steps": 7}
 
 
 class Net(torch.nn.Module):
@@ -174,7 +186,7 @@ def main():
                     "jagged": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), "d": {"": 7},
                     "quantised": torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)}, put("refused.pt"))
         for name, zipped in ("objects.pt", True), ("objects_legacy.pt", False):
-            torch.save(objects(), put(name), _use_new_zipfile_serialization=zipped)
+            torch.save(objects(), put(name), pickle_protocol=4 if zipped else 2, _use_new_zipfile_serialization=zipped)
         torch.manual_seed(1)
         model = two_layers()
         opt = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -33,7 +33,7 @@ type (
 	// Class is a class or function by its name.
 	Class struct{ Module, Name string }
 	// Object is an object of a class that is not read. What the pickle adds to it is dropped.
-	Object struct{ Class Class }
+	Object struct{ Class string }
 )
 
 // Item is a key of a Dict with its value.
@@ -586,7 +586,14 @@ func (r *Reader) reduce(f, args any) error {
 
 func (r *Reader) call(op byte) error {
 	switch op {
-	case 'R', 0x81: // REDUCE, NEWOBJ
+	case 'R', 0x81, 0x92: // REDUCE, NEWOBJ, NEWOBJ_EX
+		var named any
+		if op == 0x92 {
+			var err error
+			if named, err = r.pop(); err != nil {
+				return err
+			}
+		}
 		args, err := r.pop()
 		if err != nil {
 			return err
@@ -594,6 +601,9 @@ func (r *Reader) call(op byte) error {
 		f, err := r.pop()
 		if err != nil {
 			return err
+		}
+		if _, ok := f.(*Object); !ok && named != nil {
+			return malformed("a call with arguments by name")
 		}
 		return r.reduce(f, args)
 	case 'b':

@@ -32,7 +32,7 @@ type member struct {
 }
 
 // fromPython are seeds that PyTorch and NumPy wrote.
-var fromPython = []string{"nested.pt", "legacy.pt", "protocol4.pt", "refused.pt", "arrays.npz", "compressed.npz", "fortran.npy"}
+var fromPython = []string{"nested.pt", "legacy.pt", "protocol4.pt", "refused.pt", "objects.pt", "objects_legacy.pt", "arrays.npz", "compressed.npz", "fortran.npy"}
 
 // makeObjectSeeds saves the files from which mutants are made.
 func makeObjectSeeds(dir string) error {

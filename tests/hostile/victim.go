@@ -197,7 +197,7 @@ func (v *victim) load(m mutant) error {
 			return err
 		}
 	}
-	f, err := checkpoint.Load(v.path, checkpoint.SkipObjects(m.n%2 == 1))
+	f, err := checkpoint.Load(v.path, checkpoint.SkipObjects(m.n%2 == 0))
 	if err != nil {
 		if !errors.Is(err, checkpoint.ErrFormat) {
 			return fmt.Errorf("an error of another kind: %w", err)
