@@ -131,9 +131,8 @@ at::Tensor &addmv_compressed(const at::Tensor &self, const at::Tensor &mat, cons
                                                  out);
 }
 
-// libtorch's fused steps do not give the parameters a new version, as all else that changes a tensor in place does
-// at this dispatch key: a backward pass through a graph of before would compute with the new values, without an
-// error.
+// libtorch's fused steps do not give the parameters a new version, unlike other operators that change tensors: a
+// backward pass through a graph of before would compute with the new values, without an error.
 template <class Op, class Schema = typename Op::schema>
 struct Counted;
 template <class Op, class... Args>

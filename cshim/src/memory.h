@@ -57,9 +57,9 @@ extern constinit thread_local int64_t device_bytes_by_thread __attribute__((tls_
 // The bytes of small free blocks that threads keep.
 int64_t kept_small() noexcept;
 // While credit is disabled threads reserve nothing in advance; what they had reserved is given back before this
-// returns. An allocation or a limit that the live bytes meet disables it; a new limit, the end of a round and a
-// timeout of ls_pressure_wait enable it if a tenth of the limit is free. It stays disabled between the two calls
-// of ls_memory_exact_peak.
+// returns. An allocation or a fixed limit that the live bytes meet disables it; a new fixed limit, the end of a
+// round and a timeout of ls_pressure_wait enable it if a tenth of the limit is free. It stays disabled between the
+// two calls of ls_memory_exact_peak.
 void set_credit_disabled(bool on) noexcept;
 // Measures the room in the cgroups and sets the CPU's limit, for an allocation of n bytes. Returns false if the
 // limit does not follow a cgroup.
