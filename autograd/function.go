@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"reflect"
 	"runtime/debug"
-	"slices"
 	"sync"
 
 	"github.com/linstock-ml/linstock/internal/handle"
@@ -59,17 +58,6 @@ func (c *Context) Saved() []*tensor.Tensor {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]*tensor.Tensor{}, c.saved...)
-}
-
-// replace saves y in place of x.
-func (c *Context) replace(x, y *tensor.Tensor) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i, t := range c.saved {
-		if t == x {
-			c.saved[i] = y
-		}
-	}
 }
 
 // NeedsInputGrad reports whether the i-th input needs a gradient. Backward may return nil for the others. PyTorch:
@@ -136,9 +124,8 @@ func (c *Context) Value(key any) any {
 }
 
 // Apply computes f.Forward and connects its outputs to its inputs in the graph, so that the backward pass calls
-// f.Backward. Apply returns an error or panic of Forward; the backward pass returns one of Backward. Instead of an
-// output that Forward has not made, such as an input or a weight, Apply returns a view of it: in PyTorch a weight would
-// become the result of the function, and lose its gradient. PyTorch: Function.apply.
+// f.Backward. Apply returns an error or panic of Forward; the backward pass returns one of Backward. If an output is
+// one of the inputs, Apply returns a view of it instead. PyTorch: Function.apply.
 func Apply(f Function, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error) {
 	const op = "Apply"
 	if f == nil {
@@ -188,7 +175,6 @@ func check(op string, t *tensor.Tensor) error {
 
 func forward(f Function, ctx *Context, inputs []*tensor.Tensor) (outputs []*tensor.Tensor, err error) {
 	const op = "Apply"
-	own := tensor.CurrentScope()
 	// Not NoGrad, which drops the casts that autocast keeps: Forward does not change weights.
 	err = handle.WithGrad(false, func() error {
 		outputs, err = recovered(func() ([]*tensor.Tensor, error) { return f.Forward(ctx, append([]*tensor.Tensor{}, inputs...)...) })
@@ -206,11 +192,9 @@ func forward(f Function, ctx *Context, inputs []*tensor.Tensor) (outputs []*tens
 			if err := check(op, y); err != nil {
 				return fmt.Errorf("output %d of %T: %w", i, f, err)
 			}
-			// The output becomes the result of f. A tensor of others must not.
-			if !own.Contains(y) || y.RequiresGrad() {
-				outputs[i] = y.ViewAs(y)
-				if !slices.Contains(inputs, y) {
-					ctx.replace(y, outputs[i])
+			for _, x := range inputs {
+				if x == y {
+					outputs[i] = x.ViewAs(x)
 				}
 			}
 		}

@@ -14,7 +14,6 @@ func TestLocksOfAContext(t *testing.T) {
 	c := &Context{}
 	for _, f := range []func(){
 		func() { c.SaveForBackward() },
-		func() { c.replace(nil, nil) },
 		func() { c.Saved() },
 		func() { c.Set(1, 2) },
 		func() { c.Value(1) },
