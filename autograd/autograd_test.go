@@ -12,6 +12,7 @@ import (
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // cube computes x³ and can be differentiated any number of times.
@@ -298,6 +299,157 @@ func TestFunctionGraphs(t *testing.T) {
 			t.Error("an input that is an output is not a view of it")
 		}
 		return same[0].Sum().Backward()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// saver returns what its forward function computes, and saves it. Its derivative is the product with what it saved.
+type saver func(x *tensor.Tensor) (*tensor.Tensor, error)
+
+func (f saver) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	y, err := f(in[0])
+	ctx.SaveForBackward(y)
+	return []*tensor.Tensor{y}, err
+}
+
+func (f saver) Backward(ctx *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	return []*tensor.Tensor{grads[0].ToDense().Mul(ctx.Saved()[0].ToDense())}, nil
+}
+
+// TestFunctionOutputs tests outputs that Forward keeps, that have no view, that are other handles of an input, and that
+// have a graph of their own.
+func TestFunctionOutputs(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		eye, outer := tensor.Eye(2).ToSparse(), tensor.CurrentScope()
+		for name, f := range map[string]saver{
+			"kept":            func(x *tensor.Tensor) (*tensor.Tensor, error) { return x.Exp().Keep(), nil },
+			"moved":           func(x *tensor.Tensor) (*tensor.Tensor, error) { return x.Exp().MoveOut(), nil },
+			"adopted":         func(x *tensor.Tensor) (*tensor.Tensor, error) { y := x.Exp(); return y, outer.Adopt(y) },
+			"kept sparse":     func(x *tensor.Tensor) (*tensor.Tensor, error) { return x.ToSparse().Keep(), nil },
+			"captured sparse": func(*tensor.Tensor) (*tensor.Tensor, error) { return eye, nil },
+			"kept oneDNN": func(x *tensor.Tensor) (*tensor.Tensor, error) {
+				y, err := tensor.Call("aten::to_mkldnn", x)
+				if err != nil {
+					return nil, err
+				}
+				return y[0].(*tensor.Tensor).Keep(), nil
+			},
+		} {
+			x := tensor.Eye(2).RequiresGrad_()
+			out, err := autograd.Apply(f, x)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			y := out[0]
+			want, err := tensor.Data[float32](y.Detach().ToDense())
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			if err := y.ToDense().Sum().Backward(); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			if g, err := tensor.Data[float32](x.Grad()); err != nil || !slices.Equal(g, want) {
+				t.Errorf("%s: the gradient is %v, %v, want %v", name, g, err, want)
+			}
+			if y.Layout() == tensor.Strided {
+				if err := y.Mul_(2).Err(); err != nil {
+					t.Errorf("%s: a write to the output: %v", name, err)
+				}
+			}
+			if strings.HasPrefix(name, "kept") {
+				y.Release()
+			}
+		}
+
+		for name, f := range map[string]saver{
+			"Contiguous": func(x *tensor.Tensor) (*tensor.Tensor, error) { return x.Contiguous(), nil },
+			"To":         func(x *tensor.Tensor) (*tensor.Tensor, error) { return x.To(x.DType()), nil },
+			"Alias":      func(x *tensor.Tensor) (*tensor.Tensor, error) { return x.Alias(), nil },
+		} {
+			x := tensor.Full([]int{}, 3, tensor.Float64).RequiresGrad_()
+			out, err := autograd.Apply(f, x)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			// x, whose derivative is 1.
+			first, err := autograd.Grad(out, []*tensor.Tensor{x}, tensor.CreateGraph(true))
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			second, err := autograd.Grad(first, []*tensor.Tensor{x})
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			if d, err := second[0].Item(); err != nil || d != 1 {
+				t.Errorf("%s: the second derivative is %v, %v", name, d, err)
+			}
+		}
+
+		w, x := tensor.Ones([]int{100}).RequiresGrad_(), tensor.Ones([]int{100}).RequiresGrad_()
+		var added [2]uint64
+		for i, mode := range []func(func() error) error{autograd.NoGrad, autograd.EnableGrad} {
+			before, err := vram.Stats(vram.CPU)
+			if err != nil {
+				return err
+			}
+			out, err := autograd.Apply(saver(func(x *tensor.Tensor) (y *tensor.Tensor, err error) {
+				err = mode(func() error { y = w.Exp().Sin().Exp(); return y.Err() })
+				return y, err
+			}), x)
+			if err != nil {
+				return err
+			}
+			after, err := vram.Stats(vram.CPU)
+			if err != nil {
+				return err
+			}
+			added[i] = uint64(after.Allocated - before.Allocated)
+			if err := out[0].Sum().Backward(); err != nil || w.Grad() != nil {
+				t.Errorf("a result with a graph of its own: %v; its weight has the gradient %v", err, w.Grad())
+			}
+		}
+		if added[0] != added[1] {
+			t.Errorf("a result has %d bytes, and with a graph of its own %d", added[0], added[1])
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFunctionReturnsViews tests that a view of a captured tensor, and no longer the tensor, is the result of a function.
+func TestFunctionReturnsViews(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		w, buffer, x := tensor.Ones([]int{2}).RequiresGrad_(), tensor.Ones([]int{2}), tensor.Ones([]int{2}).RequiresGrad_()
+		for _, captured := range []*tensor.Tensor{w, buffer} {
+			for name, f := range map[string]func() *tensor.Tensor{
+				"View":  func() *tensor.Tensor { return captured.View(2) },
+				"Clone": func() *tensor.Tensor { return captured.Clone() },
+			} {
+				records := captured.RequiresGrad()
+				out, err := autograd.Apply(&either{forward: func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{f()}, nil }}, x)
+				if err != nil {
+					return err
+				}
+				if !captured.IsLeaf() || captured.RequiresGrad() != records {
+					t.Errorf("after a %s of it, a captured tensor is part of the graph", name)
+				}
+				if err := out[0].Mul(captured).Sum().Backward(); err != nil {
+					return fmt.Errorf("%s: %w", name, err)
+				}
+			}
+		}
+		for what, g := range map[string]*tensor.Tensor{"w, 2": w.Grad(), "x, 4": x.Grad()} {
+			if d, err := tensor.Data[float32](g); err != nil || fmt.Sprint(d[0]) != what[3:] {
+				t.Errorf("the gradient of %s: %v, %v", what, d, err)
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		t.Fatal(err)

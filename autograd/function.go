@@ -125,7 +125,13 @@ func (c *Context) Value(key any) any {
 
 // Apply computes f.Forward and connects its outputs to its inputs in the graph, so that the backward pass calls
 // f.Backward. Apply returns an error or panic of Forward; the backward pass returns one of Backward. If an output is
-// one of the inputs, Apply returns a view of it instead. PyTorch: Function.apply.
+// one of the inputs, Apply returns a view of it instead.
+//
+// As in PyTorch, a captured tensor that Forward returns becomes the result of f: if it is a weight, its gradient goes to
+// f.Backward and no longer reaches it, and if it is a buffer, it requires a gradient from then on. Forward must return a
+// View or a Clone of it instead.
+//
+// PyTorch: Function.apply.
 func Apply(f Function, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error) {
 	const op = "Apply"
 	if f == nil {
