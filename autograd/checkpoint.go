@@ -27,7 +27,8 @@ import (
 // otherwise the pass returns tensor.ErrCapture. The inputs must not be changed in place. Tensors that f captures must have
 // the same values in the backward pass: as in PyTorch, it does not notice that they have changed in between. The backward
 // pass returns an error if f fails or panics when it is computed again, if f then saves fewer tensors, or tensors that
-// differ in dtype, shape or device, or if a tensor that f's operators have saved is changed in place afterwards, also by f.
+// differ in dtype, shape or device, or if a tensor that f's operators then save is changed in place, by f or by others,
+// before the pass uses it.
 //
 // The graph holds f, and so the tensors that f captures, until it is freed: an f that captures the variable to which its own
 // result is assigned is never freed unless a backward pass frees the graph or a scope the result. Assign the result to another
