@@ -456,6 +456,33 @@ func TestFunctionReturnsViews(t *testing.T) {
 	}
 }
 
+// TestFunctionReturnsARetainedTensor tests a write to a captured tensor that retained its gradient, and has become the
+// result of a function.
+func TestFunctionReturnsARetainedTensor(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.Ones([]int{2}).RequiresGrad_()
+		y := tensor.Ones([]int{2}).RequiresGrad_().Mul(2)
+		if err := y.RetainGrad(); err != nil {
+			return err
+		}
+		out, err := autograd.Apply(&either{forward: func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{y}, nil }}, x)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(out[0].Mul_(3).Err(), out[0].Sum().Backward()); err != nil {
+			return err
+		}
+		if g, err := tensor.Data[float32](x.Grad()); err != nil || g[0] != 3 {
+			t.Errorf("the gradient is %v, %v", g, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestFunctionInPlace tests that Apply refuses a Forward that writes to an input, unless no gradient is recorded.
 func TestFunctionInPlace(t *testing.T) {
 	leak.Check(t)

@@ -607,7 +607,7 @@ func TestWritesToRetainedResults(t *testing.T) {
 			}
 		}
 
-		// Neither makes a node.
+		// None of these makes a node.
 		_, mean := results()
 		if err := mean.RetainGrad(); err != nil {
 			t.Fatal(err)
@@ -615,11 +615,50 @@ func TestWritesToRetainedResults(t *testing.T) {
 		if _, err := Call("aten::requires_grad_", mean, true); err != nil {
 			t.Error(err)
 		}
+		if _, err := CallUnchecked("aten::set_data", mean, Ones([]int{2})); err != nil {
+			t.Error(err)
+		}
 		if err := mean.Detach_().Err(); err != nil {
 			t.Error(err)
 		}
 		if _, err := Call("aten::detach_", mean); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestWritesToDetachedResults tests that a tensor which retained its gradient may be written to after Detach_, and may
+// retain the gradient of its new history.
+func TestWritesToDetachedResults(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		w := FromSlice([]float32{3, 5}, nil).RequiresGrad_()
+		for what, detach := range map[string]func(y *Tensor) error{
+			"Detach_": func(y *Tensor) error { return y.Detach_().Err() },
+			"Call":    func(y *Tensor) error { _, err := Call("aten::detach_", y); return err },
+		} {
+			for _, whole := range []bool{true, false} {
+				y := w.Mul(2)
+				if err := errors.Join(y.RetainGrad(), detach(y), y.Mul_(3).Err()); err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				if y.RequiresGrad() {
+					t.Errorf("%s: the tensor has a history", what)
+				}
+				written := y
+				if !whole {
+					written = y.View(2)
+				}
+				if err := errors.Join(written.Mul_(w).Err(), y.RetainGrad(), y.Mul(7).Sum().Backward()); err != nil {
+					t.Fatalf("%s, the whole %t: %v", what, whole, err)
+				}
+				wantValues(t, what+": the tensor", y.Detach(), 54, 150)
+				wantValues(t, what+": its gradient", y.Grad(), 7, 7)
+				wantValues(t, what+": the gradient of w", w.Grad(), 7*18, 7*30)
+				if err := ZeroGrads([]*Tensor{w}, true); err != nil {
+					t.Fatal(err)
+				}
+			}
 		}
 	})
 }

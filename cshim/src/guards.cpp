@@ -13,6 +13,8 @@
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <cmath>
@@ -917,7 +919,7 @@ Operator::Operator(const c10::OperatorHandle &h)
   pointwise_ = h.hasTag(at::Tag::pointwise);
   reads_parts_ = readers->count(name.name) != 0;
   sets_data_ = name.name == "aten::set_data";
-  makes_node_ = name.name != "aten::detach_" && name.name != "aten::requires_grad_";
+  makes_node_ = name.name != "aten::detach_" && name.name != "aten::requires_grad_" && !sets_data_;
   const auto &formals = h.schema().arguments();
   for (size_t i = 0; i < formals.size(); i++) {
     const std::string &formal = formals[i].name();
@@ -1204,7 +1206,13 @@ void Operator::call(torch::jit::Stack &stack) const {
 void check_in_place(const at::Tensor &t) {
   if (!t.defined() || !at::GradMode::is_enabled()) return;
   const at::TensorBase &owner = t.is_view() ? t._base() : t;
-  if (owner.retains_grad() && owner.output_nr() != 0)
+  if (!owner.retains_grad()) return;
+  // The tensor has another node now, or none: detach_ and custom functions leave the hook at the old one, and a
+  // write that makes a node would not find it.
+  const auto &fn = owner.grad_fn();
+  if (!fn || fn->retains_grad_hooks().count(owner.output_nr()) == 0)
+    torch::autograd::impl::get_autograd_meta(owner)->retains_grad_ = false;
+  else if (owner.output_nr() != 0)
     refuse(std::string(t.is_view() ? "a view of " : "") +
            "a second or later result that retains its gradient cannot be written to; use Clone() of it");
 }
