@@ -28,6 +28,12 @@ func Names() []string {
 	return names
 }
 
+// TakesModule returns the index of the parameter of a function that the analyzers know to be a module.
+func TakesModule(n string) (at int, takes bool) {
+	at, takes = takeModules[name(n)]
+	return at, takes
+}
+
 // ScopedIterators reports functions of a package that return scoped iterators and are not in the analyzers' list.
 var ScopedIterators = &analysis.Analyzer{
 	Name:     "scopediterators",

@@ -42,11 +42,17 @@ var notFresh = map[name]bool{
 	"nn.Parameters": true, "nn.NewParameter": true,
 }
 
-// takeModules lists functions with the index of a parameter that is a module of any type.
+// takeModules lists functions with the index of a parameter that is a module of any type. TestNames checks that it has all
+// of them.
 var takeModules = map[name]int{
-	"nn.Check": 0, "nn.Parameters": 0, "nn.NamedParameters": 0, "nn.NamedBuffers": 0, "nn.StateDict": 0, "nn.LoadStateDict": 0, "nn.To": 0,
-	"nn.Train": 0, "nn.Eval": 0, "nn.ZeroGrad": 0, "nn.RequiresGrad_": 0, "nn.Release": 0,
-	"checkpoint.SaveTraining": 1, "checkpoint.LoadTraining": 1, "checkpoint.LoadModel": 1,
+	"nn.Check": 0, "nn.Parameters": 0, "nn.NamedParameters": 0, "nn.NamedBuffers": 0, "nn.StateDict": 0, "nn.LoadStateDict": 0, "nn.LoRAState": 0,
+	"nn.To": 0, "nn.ToEmpty": 0, "nn.Train": 0, "nn.Eval": 0, "nn.ZeroGrad": 0, "nn.RequiresGrad_": 0, "nn.Release": 0,
+	"nn.NamedModules": 0, "nn.NamedChildren": 0, "nn.Apply": 0, "nn.GetSubmodule": 0, "nn.SetSubmodule": 0,
+	"nn.IsPruned": 0, "nn.Cached": 0, "nn.UpdateBN": 0, "nn.ConvertToFloat8Training": 0,
+	"nn.ConvertConv2dWeightMemoryFormat": 0, "nn.ConvertConv3dWeightMemoryFormat": 0,
+	"checkpoint.SaveTraining": 1, "checkpoint.LoadTraining": 1, "checkpoint.SaveModel": 1, "checkpoint.LoadModel": 1,
+	"dist.NewDDP": 2, "dist.Shard": 2, "dist.FullStateDict": 2, "dist.LoadFullStateDict": 1, "dist.ConvertSyncBatchNorm": 1, "dist/dcp.Model": 1,
+	"vram/plan.New": 0, "vram/plan.Within": 1,
 }
 
 // pinners lists the functions of package tensor that pin tensors for a native call: if the result is true or nil, the

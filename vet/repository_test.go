@@ -1,7 +1,9 @@
 package vet_test
 
 import (
+	"go/token"
 	"go/types"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,7 +18,7 @@ const module = "github.com/linstock-ml/linstock"
 
 // library holds the packages that the analyzers know by name. Loading them takes most of the time of these tests.
 var library = sync.OnceValues(func() ([]*packages.Package, error) {
-	names := []string{"./tensor", "./nn", "./optim", "./data", "./autograd", "./checkpoint", "./vram", "./cshim"}
+	names := []string{"./tensor", "./nn", "./optim", "./data", "./autograd", "./checkpoint", "./vram", "./vram/plan", "./dist", "./dist/dcp", "./cshim"}
 	return packages.Load(&packages.Config{Mode: packages.LoadAllSyntax, Dir: ".."}, names...)
 })
 
@@ -38,7 +40,8 @@ func load(t *testing.T) []*packages.Package {
 	return pkgs
 }
 
-// TestNames tests that every name that the analyzers know exists, and that their list of scoped iterators is complete.
+// TestNames tests that every name that the analyzers know exists, and that their lists of scoped iterators and of functions
+// that take modules are complete.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	pkgs := load(t)
@@ -63,5 +66,20 @@ func TestNames(t *testing.T) {
 	}
 	for _, missing := range diagnostics(t, []*analysis.Analyzer{vet.ScopedIterators}, pkgs...) {
 		t.Errorf("scopedIterators lacks %s", missing)
+	}
+	values := []string{"nn.String", "nn.IsParametrized", "checkpoint.SavePyTorch"} // their value need not be a module
+	for _, path := range []string{"nn", "checkpoint", "dist", "dist/dcp", "vram/plan"} {
+		scope := byName[path].Scope()
+		for _, f := range scope.Names() {
+			sig, ok := scope.Lookup(f).Type().(*types.Signature)
+			if name := path + "." + f; ok && token.IsExported(f) && !slices.Contains(values, name) {
+				want := slices.IndexFunc(slices.Collect(sig.Params().Variables()), func(p *types.Var) bool {
+					return types.Identical(p.Type(), types.Universe.Lookup("any").Type())
+				})
+				if at, takes := vet.TakesModule(name); takes != (want >= 0) || takes && at != want {
+					t.Errorf("takeModules has %v, %d for %s, whose parameter %d has any type", takes, at, name, want)
+				}
+			}
+		}
 	}
 }

@@ -2,6 +2,8 @@ package module
 
 import (
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/dist/dcp"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -75,6 +77,19 @@ func use(g *given, m any) error {
 	nn.Parameters(&local)
 	nn.Parameters(m)
 	return nn.Check(g)
+}
+
+type saved struct {
+	w *tensor.Tensor // want `w is unexported`
+}
+
+type divided struct {
+	w *tensor.Tensor // want `w is unexported`
+}
+
+func save(s saved, d *divided) error {
+	dcp.Model("model.", d)
+	return checkpoint.SaveModel("model.safetensors", s)
 }
 
 type maps struct {

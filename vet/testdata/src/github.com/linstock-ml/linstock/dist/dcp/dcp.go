@@ -1,0 +1,4 @@
+// Package dcp stands in for Linstock's.
+package dcp
+
+func Model(prefix string, model any) []string { return nil }
