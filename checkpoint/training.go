@@ -38,7 +38,8 @@ func Named(name string, p Part) Part {
 	return p
 }
 
-// Loader is the position of a data loader.
+// Loader is the position of a data loader. It is read into a loader that has the order of the one that was saved; see
+// [data.Loader.SetState], also for another order.
 func Loader(l *data.Loader) Part {
 	if l == nil {
 		return Part{name: "loader"}

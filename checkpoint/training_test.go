@@ -222,6 +222,49 @@ func TestSaveValues(t *testing.T) {
 	}
 }
 
+// TestLoaderWithAnotherSampler tests that a run continues with another sampler after an epoch, and in the middle of one as
+// the documentation of SetState says.
+func TestLoaderWithAnotherSampler(t *testing.T) {
+	leak.Check(t)
+	set, err := data.NewSamples(4, []int{1}, nil, func(int, []float32, []int64) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	sampler, err := data.NewDistributedSampler(4, 1, 0, data.Seed(5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	former, err := data.NewLoader(set, data.Shuffle())
+	if err != nil {
+		t.Fatal(err)
+	}
+	loader, err := data.NewLoader(set, data.WithSampler(sampler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "loader.safetensors")
+	for _, at := range []data.State{{Epoch: 1}, {Epoch: 1, Batch: 2}} {
+		if err := errors.Join(former.SetState(at), checkpoint.SaveValues(path, checkpoint.Loader(former)), former.SetState(data.State{})); err != nil {
+			t.Fatal(err)
+		}
+		err := checkpoint.LoadValues(path, checkpoint.Loader(loader))
+		if at.Batch > 0 {
+			if !errors.Is(err, tensor.ErrArgument) {
+				t.Errorf("%+v: %v", at, err)
+			}
+			err = checkpoint.LoadValues(path, checkpoint.Loader(former))
+			s, own := former.State(), loader.State()
+			s.Sampler, s.SamplerSeed, s.Generator = own.Sampler, own.SamplerSeed, own.Generator
+			err = errors.Join(err, loader.SetState(s))
+		}
+		want := at
+		want.Sampler, want.SamplerSeed = "DistributedSampler", 5
+		if err != nil || loader.State() != want {
+			t.Errorf("the position is %+v, want %+v; %v", loader.State(), want, err)
+		}
+	}
+}
+
 // converter converts a model when it is saved as a value, in the place of another goroutine.
 type converter struct{ model any }
 

@@ -295,7 +295,19 @@ func (l *Loader) State() State {
 // option Seed, so that a run continues with the order that it had: for another position of the same run, change the fields
 // of State rather than make a new one. A sampler keeps its seed, as does the option Generator, and SetState returns an
 // error if that of s is another one, if only one of the two loaders has the option Generator, or if both have a Sampler
-// and these differ: the samples after the position would be those of another order. An empty Sampler is not compared.
+// and these differ: the samples after the position would be those of another order. An empty Sampler is not compared. At
+// the beginning of an epoch, where Batch and Seen are 0, no order is under way, and Sampler may be another one with any
+// SamplerSeed and Generator.
+//
+// To continue in the order of this loader in spite of the error, give s the fields Sampler, SamplerSeed and Generator of
+// its State. A position that is in a checkpoint gets into a State by a loader with the options of the one that was saved:
+//
+//	if err := checkpoint.LoadValues(path, checkpoint.Loader(former)); err != nil {
+//		return err
+//	}
+//	s, own := former.State(), loader.State()
+//	s.Sampler, s.SamplerSeed, s.Generator = own.Sampler, own.SamplerSeed, own.Generator
+//	err := loader.SetState(s)
 func (l *Loader) SetState(s State) error {
 	if !l.made() {
 		return refuse.Error("SetState", tensor.ErrArgument, "the loader was not made by NewLoader")
@@ -303,11 +315,15 @@ func (l *Loader) SetState(s State) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d, _ := l.config.sampler.(*distributed)
+	if s.Batch == 0 && s.Seen == 0 && unlike(s.Sampler, l.state.Sampler) {
+		s.Sampler, s.SamplerSeed, s.Generator = l.state.Sampler, l.state.SamplerSeed, l.state.Generator
+	}
 	switch {
 	case l.running:
 		return refuse.Error("SetState", tensor.ErrArgument, "a loop over the loader's batches is running")
 	case s.SamplerSeed != l.state.SamplerSeed, s.Generator != l.state.Generator, unlike(s.Sampler, l.state.Sampler):
-		return refuse.Error("SetState", tensor.ErrArgument, "the position is that of a loader with %s, and this loader has %s", s.order(), l.state.order())
+		return refuse.Error("SetState", tensor.ErrArgument, "the position is that of a loader with %s, and this loader has %s: "+
+			"to continue in this loader's order, set these fields of the position to its values", s.order(), l.state.order())
 	case s.Seen != 0 && d == nil:
 		return refuse.Error("SetState", tensor.ErrArgument, "the position is that of a loader with a distributed sampler")
 	case s.Seen < 0 || d != nil && s.Seen >= d.n:

@@ -1153,6 +1153,62 @@ func TestStateOfAnotherSampler(t *testing.T) {
 	}
 }
 
+// TestEpochWithAnotherSampler tests that a loader begins an epoch at the position of a loader with another sampler, with its
+// own order, and that the fields of its own state make it take one in the middle of an epoch.
+func TestEpochWithAnotherSampler(t *testing.T) {
+	leak.Check(t)
+	const n = 6
+	d := squares(t, n, nil)
+	g := tensor.NewGenerator().ManualSeed(5)
+	defer g.Release()
+	weights := slices.Repeat([]float64{1}, n)
+	options := map[string]func() []data.Option{
+		"none":      func() []data.Option { return nil },
+		"shuffle":   func() []data.Option { return []data.Option{data.Shuffle(), data.Seed(3)} },
+		"generator": func() []data.Option { return []data.Option{data.Shuffle(), data.Generator(g)} },
+		"weighted": func() []data.Option {
+			return []data.Option{data.WithSampler(must(data.NewWeightedRandomSampler(weights, n, data.Seed(4))))}
+		},
+		"distributed": func() []data.Option {
+			return []data.Option{data.WithSampler(must(data.NewDistributedSampler(n, 1, 0, data.Seed(8))))}
+		},
+	}
+	for from, a := range options {
+		for to, b := range options {
+			if from == to || from == "shuffle" && to == "generator" || from == "generator" && to == "shuffle" {
+				continue
+			}
+			giver, taker, plain := newLoader(t, d, a()...), newLoader(t, d, b()...), newLoader(t, d, b()...)
+			take(t, giver, -1)
+			begin := plain.State()
+			begin.Epoch, begin.Seed = 1, giver.State().Seed
+			if err := errors.Join(taker.SetState(giver.State()), plain.SetState(begin)); err != nil || taker.State() != begin {
+				t.Errorf("from %s to %s: %v, then the position is %+v, want %+v", from, to, err, taker.State(), begin)
+				continue
+			}
+			order := take(t, plain, -1)
+			if got := take(t, taker, -1); !slices.Equal(got, order) {
+				t.Errorf("from %s to %s: the epoch is %v, want %v", from, to, got, order)
+			}
+			take(t, giver, 2)
+			middle := giver.State()
+			before := taker.State()
+			if err := taker.SetState(middle); !refused(err) || taker.State() != before {
+				t.Errorf("from %s to %s, in the middle of an epoch: %v, then the position is %+v", from, to, err, taker.State())
+			}
+			middle.Sampler, middle.SamplerSeed, middle.Generator = before.Sampler, before.SamplerSeed, before.Generator
+			if to != "distributed" {
+				middle.Seen = 0 // the samples of all processes
+			}
+			if err := taker.SetState(middle); err != nil {
+				t.Errorf("from %s to %s, as that of its own sampler: %v", from, to, err)
+			} else if got := take(t, taker, -1); !slices.Equal(got, order[2:]) {
+				t.Errorf("from %s to %s: the rest of the epoch is %v, want %v", from, to, got, order[2:])
+			}
+		}
+	}
+}
+
 // TestStateOfAnotherSeed tests that a loader continues with the seed of the state that it is given, and refuses that of a
 // sampler with another seed, which would repeat and omit samples.
 func TestStateOfAnotherSeed(t *testing.T) {
