@@ -39,9 +39,9 @@
 //
 //  1. At most Queue requests wait. Further ones get ErrFull at once.
 //  2. An admitted request is in at most one batch and is answered once: with the output of its batch, the error of its
-//     batch, the cause of its context, ErrClosed, or, if a batch's function ends the last goroutine in Run
-//     (runtime.Goexit) while the request waits, the error of that batch. Until Run is called again, further requests
-//     get that error at once.
+//     batch or of its caller's stream, the cause of its context, ErrClosed, or, if a batch's function ends the last
+//     goroutine in Run (runtime.Goexit) while the request waits, the error of that batch. Until Run is called again,
+//     further requests get that error at once.
 //  3. Do returns when the context is done. A request whose context is done while it waits leaves the queue and is not
 //     computed.
 //  4. While a goroutine in Run is idle, no request waits longer than Window.
@@ -154,7 +154,7 @@ type request[In, Out any] struct {
 
 	answered chan struct{} // closed when out and err are set
 	out      Out
-	err      error
+	err      error // until then that of the caller's stream
 }
 
 // Stats counts requests and batches.
@@ -212,8 +212,9 @@ func NewBatcher[In, Out any](run func(batch []In) ([]Out, error), opts ...Option
 // function.
 //
 // On CUDA devices the batch's work waits for the work that the caller's current streams have, and those wait for the
-// batch's, so that Do may be called within cuda.WithStream. Within cuda.Capture it returns tensor.ErrCapture, because
-// another goroutine computes the batch.
+// batch's, so that Do may be called within cuda.WithStream. If a stream cannot wait for the batch, for example because
+// its device was lost meanwhile, only the requests of that stream get the error. Within cuda.Capture Do returns
+// tensor.ErrCapture, because another goroutine computes the batch.
 func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 	switch {
 	case b == nil || b.run == nil:
@@ -499,13 +500,14 @@ func (b *Batcher[In, Out]) call(batch []*request[In, Out], outs *[]Out) error {
 		if err != nil {
 			return err
 		}
-		if err := order(pairs, func(p pair) error { return p.batch.WaitFor(p.caller) }); err != nil {
+		if err := fromCallers(pairs); err != nil {
 			return err
 		}
 		if *outs, err = b.run(ins); err != nil {
 			return err
 		}
-		return order(pairs, func(p pair) error { return p.caller.WaitFor(p.batch) })
+		toCallers(pairs, batch)
+		return nil
 	})
 	if !opened { // no scope frees the aliases that Do has made
 		for _, in := range ins {
@@ -529,14 +531,17 @@ func (b *Batcher[In, Out]) answer(batch []*request[In, Out], outs []Out, err err
 	var given, left []*tensor.Tensor
 	for i, out := range outs {
 		switch t, ok := any(out).(*tensor.Tensor); {
-		case ok && err == nil && !batch[i].gone:
+		case ok && err == nil && batch[i].err == nil && !batch[i].gone:
 			given = append(given, t)
 		case ok:
 			left = append(left, t)
 		}
 	}
 	for i, r := range batch {
-		if r.err = err; err == nil && !r.gone {
+		switch {
+		case err != nil:
+			r.err = err
+		case r.err == nil && !r.gone:
 			r.out = outs[i]
 		}
 		close(r.answered)

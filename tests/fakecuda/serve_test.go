@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,14 +13,19 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-func init() { scenarios["served"], scenarios["unserved"] = served, unserved }
+func init() {
+	scenarios["served"], scenarios["unserved"], scenarios["served-beside"] = served, unserved, servedBeside
+}
 
 func TestBatcherAndStreams(t *testing.T)    { run(t, "served", 3, 1<<30) }
 func TestBatcherAfterFailures(t *testing.T) { run(t, "unserved", 3, 1<<30) }
+func TestBatcherBesideFailures(t *testing.T) {
+	run(t, "served-beside", 2, 1<<30)
+}
 
 // batching calls do while a goroutine runs a batcher of f within a stream.
-func batching[In, Out any](s *cuda.Stream, f func([]In) ([]Out, error), do func(b *serve.Batcher[In, Out]) error) error {
-	b, err := serve.NewBatcher(f)
+func batching[In, Out any](s *cuda.Stream, f func([]In) ([]Out, error), do func(b *serve.Batcher[In, Out]) error, opts ...serve.Option) error {
+	b, err := serve.NewBatcher(f, opts...)
 	if err != nil {
 		return err
 	}
@@ -181,4 +187,112 @@ func unserved(c *Control) error {
 		c.Lose(2, 719)
 		return errors.Join(expect("the lost device", tensor.Synchronize(lost), tensor.ErrDeviceLost), do(host), inStream())
 	})
+}
+
+// servedBeside: a request whose stream cannot be used when its batch is done does not concern the others of the batch, nor
+// does one that has given up.
+func servedBeside(c *Control) error {
+	d, lost := tensor.CUDA(0), tensor.CUDA(1)
+	if err := tensor.Ones([]int{1}, lost).Err(); err != nil {
+		return err
+	}
+	var streams []*cuda.Stream
+	for _, d := range []tensor.Device{d, d, lost} {
+		s, err := cuda.NewStream(d)
+		if err != nil {
+			return err
+		}
+		streams = append(streams, s)
+	}
+	x := tensor.Zeros([]int{1}, d)
+	defer x.Release()
+	gaveUp := errors.New("the request gave up")
+
+	// together computes a batch of two requests, of callers with streams[0] and second, and returns their errors. It calls
+	// meanwhile while the batch is computed. giveUp ends the second request.
+	together := func(second *cuda.Stream, meanwhile func(giveUp func()) error) (errs [2]error, err error) {
+		first, err := cuda.DefaultStream(d)
+		if err != nil {
+			return errs, err
+		}
+		ctx, cancel := context.WithCancelCause(context.Background())
+		defer cancel(nil)
+		left := make(chan struct{})
+		giveUp := func() {
+			cancel(gaveUp)
+			<-left
+		}
+		err = batching(first, func(batch []*tensor.Tensor) (outs []*tensor.Tensor, err error) {
+			if len(batch) != 2 {
+				return nil, fmt.Errorf("a batch of %d", len(batch))
+			}
+			for _, in := range batch {
+				outs = append(outs, in.Add(1).Keep())
+			}
+			return outs, meanwhile(giveUp)
+		}, func(b *serve.Batcher[*tensor.Tensor, *tensor.Tensor]) error {
+			do := func(ctx context.Context, s *cuda.Stream) error {
+				return cuda.WithStream(s, func() error {
+					y, err := b.Do(ctx, x)
+					if err == nil {
+						y.Release()
+					}
+					return err
+				})
+			}
+			var group sync.WaitGroup
+			group.Go(func() { errs[0] = do(context.Background(), streams[0]) })
+			group.Go(func() {
+				errs[1] = do(ctx, second)
+				close(left)
+			})
+			group.Wait()
+			return nil
+		}, serve.MaxBatch(2), serve.Window(time.Hour))
+		return errs, err
+	}
+	check := func(what string, second *cuda.Stream, kind error, meanwhile func(giveUp func()) error) error {
+		before, err := stats(d)
+		if err != nil {
+			return err
+		}
+		errs, err := together(second, meanwhile)
+		if err != nil || errs[0] != nil || !errors.Is(errs[1], kind) {
+			return fmt.Errorf("%s: %w; the requests got %v and %v", what, err, errs[0], errs[1])
+		}
+		if err := settled(d, before.Allocated); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		return nil
+	}
+
+	err := errors.Join(
+		check("no failure", streams[1], nil, func(func()) error { return nil }),
+		check("a lost device", streams[2], tensor.ErrDeviceLost, func(func()) error {
+			c.Lose(1, 719)
+			return nil
+		}),
+	)
+	if err != nil {
+		return err
+	}
+	// The second request gives up, and its stream captures while its batch is computed.
+	var g *cuda.Graph
+	begun, end, captured := make(chan error, 1), make(chan struct{}), make(chan error, 1)
+	err = check("a capture", streams[1], gaveUp, func(giveUp func()) error {
+		giveUp()
+		go func() {
+			var err error
+			g, err = cuda.Capture(d, func() error {
+				begun <- nil
+				<-end
+				return x.Add(1).Err()
+			}, cuda.On(streams[1]))
+			begun <- err // if it has not begun
+			captured <- err
+		}()
+		return <-begun
+	})
+	close(end)
+	return errors.Join(err, <-captured, g.Close())
 }
