@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 
@@ -57,7 +58,7 @@ type ShardedParameter struct {
 	g      *Group
 	chunk  int // rows of each rank, without the last ones
 	row    int // elements of a row
-	places []func(t *tensor.Tensor)
+	places []**tensor.Tensor
 }
 
 type shardOptions struct {
@@ -245,22 +246,20 @@ func (r reducer) AllReduce(t *tensor.Tensor, maximum bool) error {
 	return r.g.AllReduce(context.Background(), t, op)
 }
 
-var places = handle.Places.(func(model any) map[*tensor.Tensor][]func(t *tensor.Tensor))
+var places = handle.Places.(func(model any) map[*tensor.Tensor][]**tensor.Tensor)
 
 // adopt lists the parameters that no other FSDPModule of the group has.
 func (m *FSDPModule) adopt(op string) error {
 	owners := m.g.sharded()
 	places := places(m.Module)
-	within := map[*FSDPModule]bool{}
-	for _, n := range nn.NamedModules(m.Module) {
-		if f, ok := n.Module.(*FSDPModule); ok {
-			within[f] = true
-		}
-	}
 	for _, n := range nn.NamedParameters(m.Module) {
 		t := n.Tensor
 		if owner := owners[t]; owner != nil {
-			if !within[owner.module] || len(places[t]) != len(owner.places) {
+			if reflect.ValueOf(m.Module).Comparable() && m.Module == owner.module.Module {
+				return refuse.Error(op, tensor.ErrArgument, "Shard has divided the module already")
+			}
+			elsewhere := func(at **tensor.Tensor) bool { return !slices.Contains(owner.places, at) }
+			if places[t] == nil || slices.ContainsFunc(places[t], elsewhere) {
 				return refuse.Error(op, tensor.ErrArgument, "%s is shared with a module that Shard has divided, outside of which it is rows: divide a module that contains all that share it, and not these", n.Name)
 			}
 			if !slices.Contains(m.inner, owner.module) {

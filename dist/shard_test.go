@@ -788,6 +788,22 @@ func TestShardPrefetchUnused(t *testing.T) {
 	})
 }
 
+// beside is a model that calls the divided part of a module that it has.
+type beside struct {
+	Block *nn.Linear
+	part  *dist.FSDPModule `nn:"-"`
+}
+
+func (m *beside) Forward(x *tensor.Tensor) *tensor.Tensor { return m.part.Forward(x) }
+
+// within is beside with a struct.
+type within struct {
+	Block nn.Linear
+	Part  *dist.FSDPModule
+}
+
+func (m *within) Forward(x *tensor.Tensor) *tensor.Tensor { return m.Part.Forward(x) }
+
 // TestShardShared tests parameters that several modules share: a Shard has all of these within it, or none.
 func TestShardShared(t *testing.T) {
 	leak.Check(t)
@@ -811,9 +827,52 @@ func TestShardShared(t *testing.T) {
 		if err := root.Forward(wave([]int{2, 4}, g.Rank())).Sum().Backward(); err != nil {
 			return err
 		}
+		for what, divide := range map[string]func(l *nn.Linear) (any, error){
+			"a part beside the module": func(l *nn.Linear) (any, error) {
+				part, err := dist.Shard(ctx, g, l)
+				return &beside{Block: l, part: part}, err
+			},
+			"a part of a struct": func(l *nn.Linear) (_ any, err error) {
+				m := &within{Block: *l}
+				m.Part, err = dist.Shard(ctx, g, &m.Block)
+				return m, err
+			},
+		} {
+			l, whole := nn.NewLinear(3, 5), nn.NewLinear(3, 5)
+			for i, p := range nn.Parameters(nn.NewSequential(l, whole)) {
+				p.Detach().Copy_(wave(p.Shape(), i%2))
+			}
+			m, err := divide(l)
+			if err != nil {
+				return err
+			}
+			root, err := dist.Shard(ctx, g, m)
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+				continue
+			}
+			x := wave([]int{2, 3}, 0)
+			y, want := root.Forward(x), whole.Forward(x)
+			if same, err := y.Equal(want); !same || err != nil {
+				t.Errorf("%s: the result is %v, want %v, %v", what, y, want, err)
+			}
+			if err := errors.Join(y.Square().Sum().Backward(), want.Square().Sum().Backward()); err != nil {
+				return err
+			}
+			for i, p := range nn.Parameters(m) {
+				first := 3 * g.Rank()
+				grad := nn.Parameters(whole)[i].Grad()
+				if same, err := p.Grad().Equal(grad.Narrow(0, first, min(3, 5-first))); !same || err != nil {
+					t.Errorf("%s: the gradient of parameter %d is %v, the whole one %v, %v", what, i, p.Grad(), grad, err)
+				}
+			}
+		}
 		a, b = tied()
 		if part, err = dist.Shard(ctx, g, a); err != nil {
 			return err
+		}
+		if _, err := dist.Shard(ctx, g, a); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "Shard has divided the module already") {
+			t.Errorf("twice: %v", err)
 		}
 		for what, m := range map[string]any{
 			"alone": b, "beside it": nn.NewSequential(part, b), "in a map": &struct {

@@ -170,8 +170,8 @@ func (m *FSDPModule) install(ts []*tensor.Tensor) (before []*tensor.Tensor) {
 		if ts != nil {
 			t = ts[i]
 		}
-		for _, set := range p.places {
-			set(t)
+		for _, at := range p.places {
+			*at = t
 		}
 	}
 	before, m.fields = m.fields, ts

@@ -339,13 +339,16 @@ func join(prefix, name string) string {
 
 func init() { handle.Places = places } // for dist.Shard
 
-// places returns, for each tensor of m, functions that set the fields that hold it, or nil if one of them cannot be set.
-func places(m any) map[*tensor.Tensor][]func(t *tensor.Tensor) {
-	out, fixed := map[*tensor.Tensor][]func(t *tensor.Tensor){}, map[*tensor.Tensor]bool{}
+// places returns, for each tensor of m, the fields that hold it, or nil if one of them cannot be set.
+func places(m any) map[*tensor.Tensor][]**tensor.Tensor {
+	out, fixed := map[*tensor.Tensor][]**tensor.Tensor{}, map[*tensor.Tensor]bool{}
 	w := walker{once: true, place: func(_ string, v reflect.Value) {
 		t := v.Interface().(*tensor.Tensor)
-		fixed[t] = fixed[t] || !v.CanSet()
-		out[t] = append(out[t], func(t *tensor.Tensor) { v.Set(reflect.ValueOf(t)) })
+		if !v.CanSet() {
+			fixed[t] = true
+			return
+		}
+		out[t] = append(out[t], v.Addr().Interface().(**tensor.Tensor))
 	}}
 	w.walk(reflect.ValueOf(m), "")
 	for t, is := range fixed {

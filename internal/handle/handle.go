@@ -134,8 +134,8 @@ var ForgetCasts = func(everywhere bool) {}
 
 // Package nn sets these.
 var (
-	// Places returns for each parameter of a model functions that set the fields that hold it; nil for a parameter that
-	// is held where it cannot be replaced: func(model any) map[*tensor.Tensor][]func(t *tensor.Tensor).
+	// Places returns for each parameter of a model the fields that hold it; nil for a parameter that is held where it
+	// cannot be replaced: func(model any) map[*tensor.Tensor][]**tensor.Tensor.
 	Places any
 	// SetBatchNorm makes the batch normalizations of a model normalize by f in training, and returns their number, or an
 	// error if a lazy one is not made yet: func(op string, model any,
