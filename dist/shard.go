@@ -418,14 +418,22 @@ type owner struct {
 
 // sharded returns the parameters that are divided in the group.
 func (g *Group) sharded() map[*tensor.Tensor]*owner {
+	all := map[*tensor.Tensor]*owner{}
+	for _, m := range g.fsdpModules() {
+		for _, p := range m.params {
+			all[p.Tensor] = &owner{m, p}
+		}
+	}
+	return all
+}
+
+// fsdpModules returns the FSDPModules of the group that are not closed.
+func (g *Group) fsdpModules() (all []*FSDPModule) {
 	g.state.Lock()
 	defer g.state.Unlock()
-	all := map[*tensor.Tensor]*owner{}
 	for c := range g.parts {
 		if m, ok := c.(*FSDPModule); ok {
-			for _, p := range m.params {
-				all[p.Tensor] = &owner{m, p}
-			}
+			all = append(all, m)
 		}
 	}
 	return all

@@ -759,9 +759,17 @@ func TestShardPeak(t *testing.T) {
 	}
 }
 
-// TestShardPrefetchUnused tests that what a backward pass gathers early and does not use is freed at its end.
+// TestShardPrefetchUnused tests that what a backward pass, or a forward pass that it computes again, gathers early and does
+// not use is freed at its end.
 func TestShardPrefetchUnused(t *testing.T) {
 	leak.Check(t)
+	for _, again := range []bool{false, true} {
+		prefetchUnused(t, again)
+	}
+}
+
+func prefetchUnused(t *testing.T, again bool) {
+	t.Helper()
 	const width = 256
 	ranks(t, 1, func(g *dist.Group) error {
 		a, e1 := dist.Shard(ctx, g, nn.NewLinear(width, width))
@@ -771,8 +779,15 @@ func TestShardPrefetchUnused(t *testing.T) {
 		}
 		model := nn.NewSequential(a, b)
 		defer nn.Release(model)
+		prefetch := func() error {
+			return errors.Join(a.SetModulesToBackwardPrefetch(b), b.SetModulesToBackwardPrefetch(a))
+		}
+		if again {
+			model.Layers[0] = &checkpointed{a, (*tensor.Tensor).Tanh}
+			prefetch = func() error { return a.SetModulesToForwardPrefetch(b) }
+		}
 		before, err := balance.Settle(tensor.Flush, nil)
-		if err := errors.Join(err, a.SetModulesToBackwardPrefetch(b), b.SetModulesToBackwardPrefetch(a)); err != nil {
+		if err := errors.Join(err, prefetch()); err != nil {
 			return err
 		}
 		if err := errors.Join(tensor.WithScope(func() error {
@@ -782,7 +797,7 @@ func TestShardPrefetchUnused(t *testing.T) {
 		}
 		after, err := balance.Settle(tensor.Flush, nil)
 		if more := after.Bytes - before.Bytes; more >= 4*width*width {
-			t.Errorf("a pass leaves %d bytes", more)
+			t.Errorf("a pass, with a forward pass in it %v, leaves %d bytes", again, more)
 		}
 		return err
 	})

@@ -265,13 +265,14 @@ func (p *shardPass) enter(*tensor.Tensor) (*tensor.Tensor, error) {
 	return nil, nil
 }
 
-// end is called at the end of a backward pass, which may not have used what it has gathered.
+// end is called at the end of a backward pass. It drops the gathers that the pass, or a forward pass that it has computed
+// again, has begun and not used.
 func (p *shardPass) end() error {
-	for _, next := range p.m.nextBackward {
-		next.mu.Lock()
-		next.ahead.drop()
-		next.ahead = nil
-		next.mu.Unlock()
+	for _, m := range p.m.g.fsdpModules() {
+		m.mu.Lock()
+		m.ahead.drop()
+		m.ahead = nil
+		m.mu.Unlock()
 	}
 	return p.leave()
 }
