@@ -6,7 +6,7 @@ var adadelta = &Algorithm{
 	Name:     "Adadelta",
 	Options:  []string{"rho", "eps", "weight_decay", "maximize"},
 	Defaults: Group{Rho: 0.9, Eps: 1e-6},
-	Slots:    []Slot{{Name: "square_avg"}, {Name: "acc_delta"}},
+	Slots:    []Slot{{Name: "square_avg", promotes: true}, {Name: "acc_delta", promotes: true}},
 	Counts:   true,
 	steady:   true,
 	Step: func(g *Group, b *Batch) error {

@@ -66,6 +66,7 @@ type Slot struct {
 	byShape   bool                         // Used depends on the parameter alone
 	shape     func(p *tensor.Tensor) []int // the tensor's; nil means p's, and with New any
 	sameShape bool                         // p's shape, with New
+	promotes  bool                         // Step also computes with one of another dtype than p's, as PyTorch does
 }
 
 // scalarDType returns the dtype of the numbers that PyTorch keeps as tensors in the state of a parameter.

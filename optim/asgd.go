@@ -7,7 +7,7 @@ var asgd = &Algorithm{
 	Options:  []string{"lambd", "alpha", "t0", "weight_decay", "maximize"},
 	Defaults: Group{Lambd: 1e-4, Alpha: 0.75, T0: 1e6},
 	Slots: []Slot{
-		{Name: "ax"},
+		{Name: "ax", promotes: true},
 		{Name: "mu", scalar: true, New: func(_ *Group, p *tensor.Tensor) *tensor.Tensor {
 			return tensor.Ones([]int{}, scalarDType(), p.Device())
 		}},

@@ -525,7 +525,8 @@ func (b *Optimizer) check(g *Group, at place, grad *tensor.Tensor, sparse bool) 
 	if shape.Dims < 0 || gradShape != shape {
 		return refused("has shape %v, its gradient %v", p.Shape(), grad.Shape())
 	}
-	if g.halved(bk) || g.rounds(bk) {
+	copied := g.halved(bk) || g.rounds(bk)
+	if copied {
 		dtype = tensor.Float32 // the algorithm gets copies, also of the gradient
 	} else if gradDType != dtype {
 		return refused("is %v, its gradient %v", dtype, gradDType)
@@ -541,7 +542,7 @@ func (b *Optimizer) check(g *Group, at place, grad *tensor.Tensor, sparse bool) 
 		switch shapeFits, dtypeFits := slot.fits(p, shape, dtype, t); {
 		case !shapeFits:
 			return misfit(slot.Name, t)
-		case !dtypeFits:
+		case !dtypeFits && (copied || !slot.promotes || t.DType().IsComplex() != dtype.IsComplex()):
 			return refused("needs its %s in %v and has it in %v, of an earlier step: LoadStateDict of the StateDict converts it, "+
 				"Release makes the optimizer begin again", slot.Name, dtype, t.DType())
 		}

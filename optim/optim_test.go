@@ -31,6 +31,7 @@ type file struct {
 	Schedules      map[string]string
 	ScheduleStates map[string]map[string]any `json:"schedule_states"`
 	Averages       map[string][][][]float64
+	Converted      map[string]map[string][][]float64
 	Scaler         struct {
 		Scales []float64
 		Values [][]float64

@@ -7,8 +7,8 @@ var rmsprop = &Algorithm{
 	Options:  []string{"alpha", "eps", "weight_decay", "momentum", "centered", "maximize"},
 	Defaults: Group{Alpha: 0.99, Eps: 1e-8},
 	Slots: []Slot{
-		{Name: "square_avg"},
-		{Name: "momentum_buffer", Used: func(g *Group, _ *tensor.Tensor) bool { return g.Momentum > 0 }},
+		{Name: "square_avg", promotes: true},
+		{Name: "momentum_buffer", promotes: true, Used: func(g *Group, _ *tensor.Tensor) bool { return g.Momentum > 0 }},
 		{Name: "grad_avg", Used: func(g *Group, _ *tensor.Tensor) bool { return g.Centered }},
 	},
 	Counts: true,

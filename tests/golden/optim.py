@@ -10,6 +10,7 @@
                   zlib-compressed base64 of float64; "momentum" is the first group's momentum, where the schedule sets it
     "schedule_states"  by case, state_dict() after 500 steps
     "complex"     by case, the complex parameters after 8 steps, as real numbers, and the state dict
+    "converted"   by case and dtype, the parameters after two steps, their conversion and three further steps
     "averages"    by case, the averaged parameters after each of 6 updates
     "scaler"      the scale of a GradScaler by step, and which steps were skipped
 
@@ -208,6 +209,23 @@ def optimizers():
     return out, states, loaded
 
 
+def converted():
+    """The optimizers whose kernels promote, with state of another dtype than the parameters."""
+    out = {}
+    for name in ("adadelta", "adadelta_options", "adadelta_maximize", "asgd", "asgd_options", "asgd_maximize", "rmsprop", "rmsprop_maximize", "rprop", "rprop_options"):
+        out[name] = {}
+        for dtype in (torch.bfloat16, torch.float64):
+            ps, opt, step = start(*OPTIMIZERS[name])
+            for n in range(5):
+                if n == 2:
+                    opt.zero_grad()
+                    for p in ps:
+                        p.data = p.data.to(dtype)
+                step(n)
+            out[name][str(dtype).replace("torch.", "")] = [p.detach().double().flatten().tolist() for p in ps]
+    return out
+
+
 LR = [0.4, 0.8]
 SCHEDULES = {
     "lambda": lambda o: S.LambdaLR(o, lambda i: 1 / (1 + i)),
@@ -327,6 +345,7 @@ def main():
     data["complex"] = complex_optimizers()
     data["schedules"], data["schedule_states"] = schedules()
     data["averages"], data["scaler"] = averages(), scaler()
+    data["converted"] = converted()
     with open(os.path.join(here, "optim.json"), "w") as out:
         json.dump(data, out, separators=(",", ":"))
         out.write("\n")
