@@ -86,7 +86,7 @@ type Off struct{}
 func (Off) Decide(State) Decision { return Decision{Again: never} }
 
 // Any asks several policies. It takes the deepest sweep, the earliest next question, and the largest Share, where 0 is
-// 0.05.
+// 0.05: a policy that sets no Share raises a lower one. To keep that, ask the policy with it as the Else of the others.
 type Any []Policy
 
 // Decide implements [Policy].
