@@ -119,13 +119,14 @@ func leave(word, before uint64) (yield bool) {
 	return now&cshim.ScopeYield != 0
 }
 
-// letThread unlocks the goroutine after leave.
+// letThread unlocks the goroutine after leave. The goroutine counts as one that holds a thread until then, also while it
+// yields.
 func letThread(before uint64, yield bool) {
-	if before == 0 {
-		held.Add(-1)
-	}
 	if yield {
 		runtime.Gosched() // while the goroutine is locked to its thread: docs/decisions/0046-yield.md
+	}
+	if before == 0 {
+		held.Add(-1)
 	}
 	runtime.UnlockOSThread()
 }

@@ -205,3 +205,40 @@ func TestYield(t *testing.T) {
 		})
 	}
 }
+
+// TestThreadsOfScopes tests that the limit of goroutines with open scopes bounds the threads that these occupy, also while
+// they yield after their scopes. It runs in a new process, because threads that other tests have left would serve it.
+func TestThreadsOfScopes(t *testing.T) {
+	if !elsewhere.Process(t) {
+		return
+	}
+	begin(t)
+	const limit = 200
+	defer SetMaxScopedGoroutines(SetMaxScopedGoroutines(limit))
+	threads := func() int {
+		tasks, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(tasks)
+	}
+	if err := SetNumThreads(1); err != nil {
+		t.Fatal(err)
+	}
+	before := threads()
+	for range 4 {
+		parallel(6000, func(int) {
+			err := WithScope(func() error {
+				x := Randn([]int{16, 1024})
+				_, err := x.MatMul(x.T()).Sum().Item()
+				return err
+			})
+			if err != nil && !errors.Is(err, ErrScope) {
+				t.Error(err)
+			}
+		})
+	}
+	if n := threads() - before; n > 4*limit {
+		t.Errorf("%d threads more, with at most %d goroutines in scopes", n, limit)
+	}
+}
