@@ -7,6 +7,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Stream.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -62,6 +63,14 @@ inline c10::Device device_at(int slot) {
   if (slot == kCpuSlot) return c10::Device(c10::kCPU);
   return c10::Device(row_of(slot)->type, static_cast<c10::DeviceIndex>(index_of(slot)));
 }
+// Makes a device the thread's current one. Calls of libtorch ask the current device, or change to the one they
+// need and back: that fails on a lost device, and may make a context on one that the program does not use.
+struct OnDevice {
+  explicit OnDevice(c10::Device d) {
+    if (!d.is_cpu()) guard.reset_device(d);
+  }
+  c10::OptionalDeviceGuard guard;
+};
 // Returns a slot's device as linstock/core.h writes it.
 constexpr int32_t word_of(int slot) noexcept {
   return slot == kCpuSlot ? 0xff : static_cast<int32_t>(row_of(slot)->type) << 8 | index_of(slot);

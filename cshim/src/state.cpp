@@ -256,17 +256,6 @@ ls_error *ls_rng_seed(uint64_t seed) noexcept {
 }
 
 namespace ls {
-namespace {
-// A CUDA generator asks the current device whether a graph is being captured there. That fails on a lost device,
-// and may make a context on one that is not used, so its own is made the current one.
-struct OnDevice {
-  explicit OnDevice(c10::Device d) {
-    if (!d.is_cpu()) guard.reset_device(d);
-  }
-  c10::OptionalDeviceGuard guard;
-};
-}  // namespace
-
 at::Generator default_generator(c10::Device d) {
   OnDevice device(d);
   return at::globalContext().defaultGenerator(d);
@@ -496,6 +485,7 @@ ls_error *ls_device_synchronize(int32_t device) noexcept {
     if (d.is_cpu()) return;
     ls::refuse_in_capture("a wait for a device");
     ls::refuse_while_captured(d);
+    ls::OnDevice on(d);
     at::accelerator::synchronizeDevice(d.index());
   });
 }

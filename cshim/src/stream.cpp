@@ -202,6 +202,8 @@ struct OwnedEvent {
   c10::Event event;
   int slot;              // of the device that recorded it; -1: none
   uint64_t capture = 0;  // the number of the capture that it was recorded in; 0: none
+
+  c10::Device device() const { return device_at(slot < 0 ? kCpuSlot : slot); }
 };
 
 OwnedEvent &event_of(ls_stream_event e) {
@@ -406,7 +408,9 @@ ls_error *ls_event_new(int32_t device, int32_t timing, ls_stream_event *event) n
 void ls_event_free(ls_stream_event event) noexcept {
   ls::run_quiet([&] {
     auto *e = reinterpret_cast<ls::OwnedEvent *>(event);
-    if (e != nullptr && !ls::is_lost(e->slot)) delete e;
+    if (e == nullptr || ls::is_lost(e->slot)) return;
+    ls::OnDevice on(e->device());
+    delete e;
   });
 }
 
@@ -414,6 +418,7 @@ ls_error *ls_event_record(ls_stream_event event, int32_t device, int64_t stream)
   return ls::run_void([&] {
     auto &e = ls::event_of(event);
     auto s = ls::usable(device, stream);
+    ls::OnDevice on(s.device());
     e.event.record(s);
     e.slot = ls::slot_of(s.device());
     e.capture = ls::capture_of(s);
@@ -424,6 +429,7 @@ ls_error *ls_event_wait(ls_stream_event event, int32_t device, int64_t stream) n
   return ls::run_void([&] {
     auto &e = ls::event_of(event);
     auto s = ls::usable(device, stream);
+    ls::OnDevice on(s.device());
     if (e.capture == 0) return e.event.block(s);
     if (e.capture != ls::own_capture(ls::device_at(e.slot))) ls::refuse_captured_event();
     if (e.capture == ls::capture_of(s)) return e.event.block(s);
@@ -450,7 +456,11 @@ ls_error *ls_event_synchronize(ls_stream_event event) noexcept {
 }
 
 ls_error *ls_event_elapsed(ls_stream_event from, ls_stream_event to, double *milliseconds) noexcept {
-  return ls::run_void([&] { *milliseconds = ls::answering(from).elapsedTime(ls::answering(to)); });
+  return ls::run_void([&] {
+    auto &begin = ls::answering(from), &end = ls::answering(to);
+    ls::OnDevice on(ls::event_of(from).device());
+    *milliseconds = begin.elapsedTime(end);
+  });
 }
 
 ls_error *ls_graph_begin(int32_t device, const ls_pool *pool, ls_graph *graph) noexcept {

@@ -86,6 +86,18 @@ func contexts(c *Control) error {
 	if err := errors.Join(cuda.WithStream(s, func() error { return y.Add(1).Err() }), has("after WithStream", 0, 0, 1, 0)); err != nil {
 		return err
 	}
+	before, after := cuda.NewEvent(cuda.EnableTiming()), cuda.NewEvent(cuda.EnableTiming())
+	for name, f := range map[string]func() error{
+		"Record": func() error { return errors.Join(before.Record(s), after.Record(s)) }, "Synchronize": func() error { return tensor.Synchronize(d) },
+	} {
+		if err := errors.Join(f(), has("after "+name, 0, 0, 1, 0)); err != nil {
+			return err
+		}
+	}
+	_, elapsed := before.ElapsedTime(after)
+	if err := errors.Join(s.WaitEvent(before), elapsed, before.Close(), after.Close(), has("after the events", 0, 0, 1, 0)); err != nil {
+		return err
+	}
 	// An operator's error asks whether the devices are well.
 	if err := errors.Join(expect("an operator", y.Add(tensor.Ones([]int{3}, d)).Err(), tensor.ErrArgument), has("after an error", 0, 0, 1, 0)); err != nil {
 		return err

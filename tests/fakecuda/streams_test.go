@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/autograd"
-	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/cuda"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
@@ -635,14 +634,8 @@ func refusalsElsewhere(c *Control) error {
 	if err := check("before cuda:0 is used"); err != nil {
 		return err
 	}
-	// Capture waits for its device. Before libtorch 2.14 the wait ends with a cudaSetDevice of the thread's device before,
-	// here cuda:0, which makes a context.
-	want := int64(0)
-	if cshim.VersionLoaded()[1] < 14 {
-		want = 1
-	}
-	if n := c.Contexts(0); n != want {
-		return fmt.Errorf("%d contexts on cuda:0, which is not used; want %d", n, want)
+	if n := c.Contexts(0); n != 0 {
+		return fmt.Errorf("%d contexts on cuda:0, which is not used", n)
 	}
 	x := tensor.Ones([]int{4}, tensor.CUDA(0))
 	g, err := cuda.Capture(tensor.CUDA(0), func() error { return x.Add(1).Err() })
