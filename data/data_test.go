@@ -460,7 +460,8 @@ func TestErrorsOfTheDataset(t *testing.T) {
 				if name == "error" && !errors.Is(errs[0], broken) {
 					t.Errorf("error %v", errs[0])
 				}
-				if name == "panic" && !strings.Contains(errs[0].Error(), "nil pointer") {
+				var cause runtime.Error
+				if name == "panic" && (!isPanic(errs[0], "TestErrorsOfTheDataset", "nil pointer") || !errors.As(errs[0], &cause)) {
 					t.Errorf("error %v", errs[0])
 				}
 				mend.Store(true)
@@ -470,6 +471,13 @@ func TestErrorsOfTheDataset(t *testing.T) {
 			})
 		}
 	}
+}
+
+// isPanic reports whether err is the error of a panic, with text in its one line and function in its stack.
+func isPanic(err error, function, text string) bool {
+	p, ok := errors.AsType[*tensor.PanicError](err)
+	return ok && strings.Contains(string(p.Stack), function) && strings.Contains(err.Error(), "panicked: ") &&
+		strings.Contains(err.Error(), text) && !strings.Contains(err.Error(), "\n")
 }
 
 // deep panics after n calls of itself.
@@ -488,7 +496,7 @@ func TestStackOfDeepPanic(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, err := range newLoader(t, d).Batches(t.Context()) {
-		if err == nil || !strings.Contains(err.Error(), "TestStackOfDeepPanic") {
+		if !isPanic(err, "TestStackOfDeepPanic", "deep") {
 			t.Errorf("error %v, want one with the stack up to the test", err)
 		}
 	}

@@ -190,7 +190,7 @@ func NewIterableLoader[T any](dataset IterableDataset[T], collate func(samples [
 func caught(f func() ([]*tensor.Tensor, error)) (made []*tensor.Tensor, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			made, err = nil, fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			made, err = nil, newPanic("collate", p)
 		}
 	}()
 	return f()
@@ -209,7 +209,7 @@ func newStreaming(ctx context.Context, of stream, p *plan) *streaming {
 	source := func(yield func([]*tensor.Tensor, error) bool) {
 		defer func() {
 			if r := recover(); r != nil {
-				yield(nil, panicked(r))
+				yield(nil, fmt.Errorf("linstock: %w", newPanic("the dataset", r)))
 			}
 		}()
 		for made, err := range of(ctx, p, p.state.Batch) {
@@ -260,10 +260,20 @@ func newStreaming(ctx context.Context, of stream, p *plan) *streaming {
 	}}
 }
 
-// panicked returns the error of a panic of an iterable dataset with the value r.
-func panicked(r any) error {
-	return fmt.Errorf("linstock: the dataset panicked: %v\n%s", r, debug.Stack())
+// panicked is the error of a panic in the program's code. Its text is one line; the chain has a *tensor.PanicError.
+type panicked struct {
+	what string // where: "the dataset"
+	tensor.PanicError
 }
+
+// newPanic returns the error of a panic with the value v, to be called where v was recovered.
+func newPanic(what string, v any) error {
+	return &panicked{what, tensor.PanicError{Value: v, Stack: debug.Stack()}}
+}
+
+func (p *panicked) Error() string { return fmt.Sprintf("%s panicked: %v", p.what, p.Value) }
+
+func (p *panicked) Unwrap() error { return &p.PanicError }
 
 // direct reads a stream on the loop's goroutine and yields its batches, from the position to the end of the epoch. The
 // caller yields the error that it returns.
@@ -279,7 +289,7 @@ func (l *Loader) direct(ctx context.Context, p *plan, yield func(Batch, error) b
 			return // a panic of the loop's body passes through
 		}
 		if r := recover(); r != nil && more {
-			err = panicked(r)
+			err = fmt.Errorf("linstock: %w", newPanic("the dataset", r))
 		}
 	}()
 	l.stream(reading, p, i)(func(made []*tensor.Tensor, failed error) bool {

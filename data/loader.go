@@ -34,7 +34,6 @@ import (
 	"iter"
 	"math"
 	"runtime"
-	"runtime/debug"
 	"sync"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -356,7 +355,8 @@ func (l *Loader) nextEpoch() {
 // Batches after SetState starts in the middle of an epoch, at the position that was set.
 //
 // An error ends the loop: an error or panic of the dataset, the error of ctx, or the error of an operator in the loop's
-// body that the body did not read, which the next iteration yields. Only one loop at a time may run over a loader.
+// body that the body did not read, which the next iteration yields. The error of a panic has a *tensor.PanicError for
+// errors.As, with the stack. Only one loop at a time may run over a loader.
 //
 // The goroutine is locked to its OS thread during the loop, because libtorch's thread pool belongs to that thread. So
 // do not use Batches with iter.Pull: Go ends the process if the lock has changed since the call of Pull
@@ -607,7 +607,7 @@ func (l *Loader) plan(ctx context.Context, at State) (p *plan, err error) {
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			p, err = nil, fmt.Errorf("linstock: the sampler panicked: %v", r)
+			p, err = nil, fmt.Errorf("linstock: %w", newPanic("the sampler", r))
 		}
 	}()
 	switch c := p.config; {
@@ -665,7 +665,7 @@ func (l *Loader) unchanged(n int) error {
 func length(d Dataset) (n int, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("the dataset's Len panicked: %v\n%s", r, debug.Stack())
+			err = newPanic("the dataset's Len", r)
 		}
 	}()
 	if n = d.Len(); n < 0 {
@@ -812,7 +812,7 @@ func (p *plan) pinned(t *tensor.Tensor) (*tensor.Tensor, error) {
 func (p *plan) guarded(ctx context.Context, i int) (made []*tensor.Tensor, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+			err = newPanic("the dataset", r)
 		}
 	}()
 	indices, err := p.indices(i)

@@ -92,7 +92,8 @@ func (e *Error) Unwrap() error {
 	return e.Kind
 }
 
-// PanicError is the error of a panic in a hook, an autograd.Function or a function of autograd.Checkpoint.
+// PanicError is in the error, for errors.As, of a panic in code that the library calls: a hook, an autograd.Function, a
+// function of autograd.Checkpoint, a dataset or sampler of package data, or a batch's function of package serve.
 type PanicError struct {
 	Value any    // the value of the panic
 	Stack []byte // the stack of the goroutine, as debug.Stack formats it
