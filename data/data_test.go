@@ -371,7 +371,7 @@ func TestLeavingTheLoopFreesEverything(t *testing.T) {
 					_ = tensor.Zeros([]int{1000})
 					cancel(stopped)
 				}
-				if n != 1 || !errors.Is(got, stopped) {
+				if n != 1 || !errors.Is(got, stopped) || !errors.Is(got, context.Canceled) {
 					t.Errorf("after cancelling: %d batches, error %v", n, got)
 				}
 			},
@@ -395,7 +395,8 @@ func TestLeavingTheLoopFreesEverything(t *testing.T) {
 	}
 }
 
-// TestCauseWithinABatch tests that the error of a batch that the context ends is the context's cause.
+// TestCauseWithinABatch tests that the error of a batch that the context ends is the context's cause,
+// and that of the context, too.
 func TestCauseWithinABatch(t *testing.T) {
 	leak.Check(t)
 	stopped, one := errors.New("stopped"), []int{1}
@@ -413,8 +414,8 @@ func TestCauseWithinABatch(t *testing.T) {
 			ctx, stop := context.WithCancelCause(t.Context())
 			defer stop(nil)
 			cancel = stop
-			if err := first(newLoader(t, dataset, data.BatchSize(2), data.Workers(workers)).Batches(ctx)); !errors.Is(err, stopped) {
-				t.Errorf("%T, %d workers: got %v, want %v", dataset, workers, err, stopped)
+			if err := first(newLoader(t, dataset, data.BatchSize(2), data.Workers(workers)).Batches(ctx)); !errors.Is(err, stopped) || !errors.Is(err, context.Canceled) {
+				t.Errorf("%T, %d workers: got %v, want %v and %v", dataset, workers, err, stopped, context.Canceled)
 			}
 		}
 	}

@@ -205,7 +205,7 @@ func (d *Samples[I, T]) Batch(ctx context.Context, indices []int) ([]*tensor.Ten
 	defer d.inputs.put(inputs)
 	defer d.targets.put(targets)
 	for k, i := range indices {
-		if err := context.Cause(ctx); err != nil {
+		if err := refuse.Cause(ctx); err != nil {
 			return nil, err
 		}
 		if err := d.get(i, (*inputs)[k*ni:(k+1)*ni:(k+1)*ni], (*targets)[k*nt:(k+1)*nt:(k+1)*nt]); err != nil {

@@ -156,7 +156,7 @@ func NewIterableLoader[T any](dataset IterableDataset[T], collate func(samples [
 			var samples []T // new for each batch, because collate may keep it
 			for sample, err := range all {
 				if err == nil {
-					err = context.Cause(ctx)
+					err = refuse.Cause(ctx)
 				}
 				if err != nil {
 					yield(nil, fmt.Errorf("linstock: batch %d of epoch %d: %w", number, p.state.Epoch, err))
@@ -172,7 +172,7 @@ func NewIterableLoader[T any](dataset IterableDataset[T], collate func(samples [
 					samples = nil
 				}
 			}
-			if err := context.Cause(ctx); err != nil { // Iter may have ended for that
+			if err := refuse.Cause(ctx); err != nil { // Iter may have ended for that
 				yield(nil, err)
 				return
 			}
@@ -226,7 +226,7 @@ func newStreaming(ctx context.Context, of stream, p *plan) *streaming {
 		defer close(ready)
 		defer func() {
 			if ended != nil && ctx.Err() != nil {
-				ended = context.Cause(ctx)
+				ended = refuse.Cause(ctx)
 			}
 		}()
 		source(func(made []*tensor.Tensor, err error) bool {
@@ -239,7 +239,7 @@ func newStreaming(ctx context.Context, of stream, p *plan) *streaming {
 				return false
 			}
 		})
-		ended = context.Cause(ctx)
+		ended = refuse.Cause(ctx)
 	})
 	return &streaming{pull: func() ([]*tensor.Tensor, error) {
 		select {
@@ -249,7 +249,7 @@ func newStreaming(ctx context.Context, of stream, p *plan) *streaming {
 			}
 			return made.take()
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return nil, refuse.Cause(ctx)
 		}
 	}, ready: func() bool { return len(ready) > 0 }, end: func() {
 		cancel()
@@ -278,7 +278,7 @@ func (p *panicked) Unwrap() error { return &p.PanicError }
 // direct reads a stream on the loop's goroutine and yields its batches, from the position to the end of the epoch. The
 // caller yields the error that it returns.
 func (l *Loader) direct(ctx context.Context, p *plan, yield func(Batch, error) bool) (err error) {
-	if err := context.Cause(ctx); err != nil {
+	if err := refuse.Cause(ctx); err != nil {
 		return err
 	}
 	reading, cancel := context.WithCancel(ctx)
@@ -311,7 +311,7 @@ func (l *Loader) direct(ctx context.Context, p *plan, yield func(Batch, error) b
 		inBody = false
 		i++
 		if more && err == nil {
-			err = context.Cause(ctx)
+			err = refuse.Cause(ctx)
 		}
 		more = more && err == nil
 		return more
@@ -330,8 +330,9 @@ type Items[T any] struct {
 }
 
 // NewItems returns a dataset of n samples, which get returns. collate makes the tensors of a batch from its samples; nil
-// means DefaultCollate. With workers, both are called from several goroutines at once, in scopes. PyTorch: a Dataset with
-// __getitem__, and collate_fn.
+// means DefaultCollate. With workers, both are called from several goroutines at once, in scopes. A loop whose context has
+// ended waits until get has returned: where get waits, for example for a network, it must wait for its ctx, too. PyTorch:
+// a Dataset with __getitem__, and collate_fn.
 func NewItems[T any](n int, get func(ctx context.Context, i int) (T, error), collate func(samples []T) ([]*tensor.Tensor, error)) (*Items[T], error) {
 	switch {
 	case get == nil:
@@ -363,7 +364,7 @@ func (d *Items[T]) Batch(ctx context.Context, indices []int) ([]*tensor.Tensor, 
 	}
 	samples := make([]T, len(indices))
 	for k, i := range indices {
-		if err := context.Cause(ctx); err != nil {
+		if err := refuse.Cause(ctx); err != nil {
 			return nil, err
 		}
 		sample, err := d.get(ctx, i)

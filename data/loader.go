@@ -354,9 +354,13 @@ func (l *Loader) nextEpoch() {
 // the loader shuffles, as iterating over PyTorch's DataLoader does. Resume continues the epoch instead. Only the first
 // Batches after SetState starts in the middle of an epoch, at the position that was set.
 //
-// An error ends the loop: an error or panic of the dataset, the error of ctx, or the error of an operator in the loop's
-// body that the body did not read, which the next iteration yields. The error of a panic has a *tensor.PanicError for
-// errors.As, with the stack. Only one loop at a time may run over a loader.
+// An error ends the loop: an error or panic of the dataset, the end of ctx, or the error of an operator in the loop's body
+// that the body did not read, which the next iteration yields. With errors.Is the error of ctx's end matches ctx.Err() and
+// the context's cause; with errors.As that of a panic is a *tensor.PanicError, which has the stack. Only one loop at a time
+// may run over a loader.
+//
+// The loop ends when calls of the dataset have returned, also after a break or the end of ctx: a dataset that waits must
+// wait for its ctx, too.
 //
 // The goroutine is locked to its OS thread during the loop, because libtorch's thread pool belongs to that thread. So
 // do not use Batches with iter.Pull: Go ends the process if the lock has changed since the call of Pull
@@ -478,7 +482,7 @@ func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 		release(ahead.tensors)
 	}()
 	for i := at.Batch; ; i++ {
-		if err := context.Cause(ctx); err != nil {
+		if err := refuse.Cause(ctx); err != nil {
 			return err
 		}
 		tensors, last, err := ahead.take(i, p)
@@ -678,7 +682,7 @@ func length(d Dataset) (n int, err error) {
 func collected[T any](ctx context.Context, all iter.Seq[T]) (out []T, err error) {
 	for v := range all {
 		if len(out)%1024 == 0 && ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+			return nil, refuse.Cause(ctx)
 		}
 		if len(out) == maxStored {
 			return nil, errors.New("linstock: the sampler yields more than 2^30 samples or batches in an epoch")

@@ -108,7 +108,7 @@ func (d *drawn) epoch(ctx context.Context, epoch int) (indices []int, err error)
 	}
 	for ; d.next <= epoch; d.next++ {
 		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+			return nil, refuse.Cause(ctx)
 		}
 		d.before = *d.g
 		indices = d.draw(d.g)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -75,7 +76,7 @@ func (t *team) hand(i int) {
 func (t *team) next(i int) ([]*tensor.Tensor, error) {
 	select {
 	case <-t.ctx.Done():
-		return nil, context.Cause(t.ctx)
+		return nil, refuse.Cause(t.ctx)
 	case made := <-t.slots[i%len(t.slots)]:
 		t.room <- struct{}{}
 		return made.take()

@@ -39,7 +39,7 @@
 //
 //  1. At most Queue requests wait. Further ones get ErrFull at once.
 //  2. An admitted request is in at most one batch and is answered once: with the output of its batch, the error of its
-//     batch or of its caller's stream, the cause of its context, ErrClosed, or, if a batch's function ends the last
+//     batch or of its caller's stream, the error of its context, ErrClosed, or, if a batch's function ends the last
 //     goroutine in Run (runtime.Goexit) while the request waits, the error of that batch. Until Run is called again,
 //     further requests get that error at once.
 //  3. Do returns when the context is done. A request whose context is done while it waits leaves the queue and is not
@@ -204,8 +204,12 @@ func NewBatcher[In, Out any](run func(batch []In) ([]Out, error), opts ...Option
 	return b, nil
 }
 
-// Do returns the output for in, from a batch that a goroutine in Run computes. It returns when the context is done, with
-// the context's cause. If its batch is then being computed, the batch's function may still read in. For a
+// Do returns the output for in, from a batch that a goroutine in Run computes, and waits until there is one. Without a
+// deadline it waits for ever if the program never calls Run, or if the batch's function calls Do of its own batcher and no
+// other goroutine is in Run: the function must not.
+//
+// Do returns when the context is done; with errors.Is its error matches ctx.Err() and the context's cause. If its batch is
+// then being computed, the batch's function may still read in. For a
 // *tensor.Tensor the function gets an alias, which lives as long as the batch's scope, so that the caller may release
 // its own; tensors in another form, such as a slice, must stay alive. Other errors are ErrFull, ErrClosed, that of a
 // *tensor.Tensor that is failed, released or nil, that of a shape that cannot be compared, and those of the batch's
@@ -222,7 +226,7 @@ func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 	case ctx == nil:
 		return out, refuse.Nil("Do", "a context")
 	case ctx.Err() != nil:
-		return out, context.Cause(ctx)
+		return out, refuse.Cause(ctx)
 	}
 	streams, err := callerStreams()
 	if err != nil {
@@ -262,7 +266,7 @@ func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 	if !b.leave(r) {
 		return r.out, r.err
 	}
-	return out, context.Cause(ctx)
+	return out, refuse.Cause(ctx)
 }
 
 // isTaken reports whether the request is in a batch.

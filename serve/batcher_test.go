@@ -270,8 +270,8 @@ func TestFullQueue(t *testing.T) {
 		ask(t, &wg, b, 1)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		wg.Go(func() {
-			if _, err := b.Do(ctx, 2); !errors.Is(err, io.ErrClosedPipe) {
-				t.Errorf("the cause of the context is lost: %v", err)
+			if _, err := b.Do(ctx, 2); !errors.Is(err, io.ErrClosedPipe) || !errors.Is(err, context.Canceled) {
+				t.Errorf("the cause of the context, or its error, is lost: %v", err)
 			}
 		})
 		synctest.Wait()

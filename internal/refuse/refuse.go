@@ -54,6 +54,16 @@ func Ended(op string, ctx context.Context, late error) error {
 	return Error(op, kind, "%s", message)
 }
 
+// Cause returns the cause of the end of ctx, and nil before. The error matches ctx.Err(), too: with [errors.Is], a caller
+// that asks for context.Canceled finds it also if the program has given a cause of its own.
+func Cause(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if cause == nil || errors.Is(cause, ctx.Err()) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", ctx.Err(), cause)
+}
+
 // Tensor returns a failed tensor that carries the error of Error.
 func Tensor(op string, kind error, format string, args ...any) *tensor.Tensor {
 	return tensor.Failed(Error(op, kind, format, args...))
