@@ -172,7 +172,7 @@ func newError(op string, err error, operands ...*Tensor) error {
 		return handle.PeerFailure(op, err)
 	case errors.As(err, &native) && native.Code == cshim.CodeCallback && native.Callback != 0:
 		e.Kind = takeCallbackError(native.Callback)
-		e.Message = e.Kind.Error()
+		e.Message = strings.TrimPrefix(e.Kind.Error(), "linstock: ")
 	case errors.As(err, &native) && native.Code == cshim.CodeOutOfMemory:
 		native.Device = deviceWithoutMemory(native, operands)
 		oom := reclaim.OutOfMemory(native)
