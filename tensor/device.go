@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -98,6 +99,9 @@ func (d Device) word() int32 {
 	return cshim.DeviceWord(int32(d.Type), index)
 }
 
+// errNoDevice is the kind of an error about a device of a type that has none here.
+var errNoDevice = fmt.Errorf("%w (%w)", ErrArgument, errors.ErrUnsupported)
+
 // check returns the error of an operator for a device that does not exist. For a type that has no devices here libtorch
 // reports that an operator has no kernel. The shim, after Load, reports an index that is too large.
 func (d Device) check(op string) error {
@@ -108,11 +112,11 @@ func (d Device) check(op string) error {
 	case CPUType, MetaType:
 	case CUDAType:
 		if n, _ := cshim.CUDA(); n == 0 {
-			return refused(op, ErrArgument, "device %v does not exist; no CUDA device can be used: %s", d, cshim.NoCUDA())
+			return refused(op, errNoDevice, "device %v does not exist; no CUDA device can be used: %s", d, cshim.NoCUDA())
 		}
 	default:
 		if cshim.DeviceCount(int32(d.Type)) == 0 {
-			return refused(op, ErrArgument, "device %v does not exist; this libtorch finds no device of that type", d)
+			return refused(op, errNoDevice, "device %v does not exist; this libtorch finds no device of that type", d)
 		}
 	}
 	return nil

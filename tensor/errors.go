@@ -19,10 +19,12 @@ import (
 var (
 	// ErrReleased: a tensor was used after its release, or after its scope was closed.
 	ErrReleased = errors.New("the tensor was released")
-	// ErrNil: an operand is a nil *Tensor or a Tensor literal.
+	// ErrNil: an operand is a nil *Tensor or a Tensor literal, or another argument is nil that must not be. It does not match
+	// ErrArgument.
 	ErrNil = errors.New("a tensor is needed, got nil")
-	// ErrArgument: an argument is invalid: a shape, a dtype, a range, or a combination of arguments.
-	ErrArgument = errors.New("invalid argument")
+	// ErrArgument: an argument is invalid: a shape, a dtype, a range, or a combination of arguments. The error for a device
+	// of a type that has none here, as tensor.CUDA(0) without a GPU, matches errors.ErrUnsupported, too.
+	ErrArgument = vram.ErrArgument
 	// ErrIndex: an index or a dimension is out of range.
 	ErrIndex = errors.New("an index is out of range")
 	// ErrNotImplemented: libtorch has no kernel for this dtype or device.

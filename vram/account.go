@@ -1,11 +1,9 @@
 package vram
 
 import (
-	"fmt"
 	"math"
 	"runtime/metrics"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -62,14 +60,11 @@ func accountOf(word int32) *account {
 	return list[slices.IndexFunc(list, func(a *account) bool { return a.word == word })]
 }
 
-// accountFor loads libtorch and returns the account of a device, which must exist.
+// accountFor loads libtorch and returns the account of a device.
 func accountFor(d Device) (*account, error) {
 	w, err := loaded(d)
 	if err != nil {
 		return nil, err
-	}
-	if _, err := cshim.MemoryPace(w); err != nil {
-		return nil, fmt.Errorf("vram: %s", strings.TrimPrefix(err.Error(), "memory: "))
 	}
 	return accountOf(w), nil
 }

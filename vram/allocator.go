@@ -28,7 +28,7 @@ func MaxSplitSizeMB(n int) AllocatorSetting {
 	s := AllocatorSetting{key: "max_split_size_mb"}
 	switch {
 	case n < 0 || n > 0 && n < smallestSplit:
-		s.err = fmt.Errorf("vram: MaxSplitSizeMB(%d): want at least %d, or 0 for no maximum", n, smallestSplit)
+		s.err = refused("MaxSplitSizeMB(%d): want at least %d, or 0 for no maximum", n, smallestSplit)
 	case n > 0:
 		s.value = strconv.Itoa(n)
 	}
@@ -43,7 +43,7 @@ func GarbageCollectionThreshold(share float64) AllocatorSetting {
 	s := AllocatorSetting{key: "garbage_collection_threshold"}
 	switch {
 	case !(share >= 0 && share < 1):
-		s.err = fmt.Errorf("vram: GarbageCollectionThreshold(%v): want a share more than 0 and less than 1, or 0 for none", share)
+		s.err = refused("GarbageCollectionThreshold(%v): want a share more than 0 and less than 1, or 0 for none", share)
 	case share > 0:
 		s.value = strconv.FormatFloat(share, 'f', -1, 64)
 	}
@@ -93,7 +93,7 @@ func SetAllocatorSettings(settings ...AllocatorSetting) error {
 			return s.err
 		}
 		if s.key == "" {
-			return errors.New("vram: SetAllocatorSettings: an empty AllocatorSetting")
+			return refused("SetAllocatorSettings: an empty AllocatorSetting")
 		}
 	}
 	settingAllocator.Lock()
@@ -107,7 +107,7 @@ func SetAllocatorSettings(settings ...AllocatorSetting) error {
 		conf = withSetting(conf, s.key, s.value)
 	}
 	if err := cshim.CUDASetAllocatorSettings(conf); err != nil {
-		return fmt.Errorf("vram: SetAllocatorSettings: %q: %w", conf, err)
+		return fmt.Errorf("linstock: vram: SetAllocatorSettings: %q: %w", conf, err)
 	}
 	return nil
 }
@@ -124,11 +124,11 @@ func allocatorSettings() (AllocatorSettings, error) {
 		return AllocatorSettings{}, err
 	}
 	if n, _ := cshim.CUDA(); n == 0 {
-		return AllocatorSettings{}, fmt.Errorf("vram: no CUDA device can be used: %s", cshim.NoCUDA())
+		return AllocatorSettings{}, fmt.Errorf("linstock: vram: no CUDA device can be used: %s (%w)", cshim.NoCUDA(), errors.ErrUnsupported)
 	}
 	s, conf, err := cshim.CUDAAllocatorSettings()
 	if err != nil {
-		return AllocatorSettings{}, fmt.Errorf("vram: the allocator's settings: %w", err)
+		return AllocatorSettings{}, fmt.Errorf("linstock: vram: the allocator's settings: %w", err)
 	}
 	return AllocatorSettings{int(s.MaxSplitSize >> 20), s.GarbageCollectionThreshold, s.ExpandableSegments != 0, conf}, nil
 }

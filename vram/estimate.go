@@ -1,7 +1,6 @@
 package vram
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -32,7 +31,7 @@ func (e Estimation) String() string {
 // otherwise a thread reserves memory for them in advance, and those that it serves from that do not raise Memory.Peak.
 func Measure(d Device, step func() error) (int64, error) {
 	if step == nil {
-		return 0, errors.New("vram: Measure: the function is nil")
+		return 0, refused("Measure: the function is nil")
 	}
 	if err := Collect(); err != nil {
 		return 0, err
@@ -58,7 +57,7 @@ func Measure(d Device, step func() error) (int64, error) {
 // with the backward pass and the optimizer. batch must be 8 or more.
 func Estimate(d Device, batch int, step func(batch int) error) (Estimation, error) {
 	if step == nil || batch < 8 {
-		return Estimation{}, fmt.Errorf("vram: Estimate: want a function and a batch of 8 or more, got batch %d", batch)
+		return Estimation{}, refused("Estimate: want a function and a batch of 8 or more, got batch %d", batch)
 	}
 	small, large := batch/8, batch/4
 	// The first step makes what stays: optimizer state, workspaces.

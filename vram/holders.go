@@ -2,7 +2,6 @@ package vram
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -59,7 +58,7 @@ const DefaultProfileRate = 2 << 20
 // none. Like runtime.MemProfileRate, it is best set at the start of a program.
 func SetProfileRate(bytes int) error {
 	if bytes < 0 {
-		return fmt.Errorf("vram: SetProfileRate: want 0 bytes or more, got %d", bytes)
+		return refused("SetProfileRate: want 0 bytes or more, got %d", bytes)
 	}
 	if err := cshim.Load(); err != nil {
 		return err

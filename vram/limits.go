@@ -2,7 +2,6 @@ package vram
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -69,7 +68,7 @@ func (a *Amount) UnmarshalText(text []byte) (err error) {
 // ParseAmount parses an amount such as "8GiB", "500MB", "1073741824", "0.9", "90%" or "none". A number without a unit
 // is a share up to 1, and otherwise a whole number of bytes.
 func ParseAmount(s string) (Amount, error) {
-	bad := fmt.Errorf("vram: invalid amount %q: want 8GiB, 500MB, 0.9, 90%% or none", s)
+	bad := refused("invalid amount %q: want 8GiB, 500MB, 0.9, 90%% or none", s)
 	t := strings.ToLower(strings.TrimSpace(s))
 	if t == "none" || t == "off" {
 		return Unlimited(), nil
@@ -117,11 +116,11 @@ func (a Amount) of(capacity int64) (int64, error) {
 	case a.bytes > 0:
 		return a.bytes, nil
 	case a.share > 0 && a.share <= 1 && capacity == 0:
-		return 0, errors.New("vram: the device's memory is unknown: want a number of bytes, not a share of it")
+		return 0, refused("the device's memory is unknown: want a number of bytes, not a share of it")
 	case a.share > 0 && a.share <= 1:
 		return max(1, int64(a.share*float64(capacity))), nil // 0 is no limit
 	}
-	return 0, fmt.Errorf("vram: invalid amount: want more than 0 bytes, or a share in (0, 1]")
+	return 0, refused("invalid amount: want more than 0 bytes, or a share in (0, 1]")
 }
 
 // SetLimit sets the hard limit of a device. An allocation that would take the live bytes past it waits for a sweep, and
@@ -278,7 +277,7 @@ func followCGroups(share float64, size int64) bool {
 
 // complain reports a setting that has no effect on standard error, since no function could return the error.
 func complain(setting string, err error) {
-	fmt.Fprintf(os.Stderr, "linstock: %s is ignored: %v\n", setting, err)
+	fmt.Fprintf(os.Stderr, "linstock: %s is ignored: %s\n", setting, strings.TrimPrefix(err.Error(), "linstock: vram: "))
 }
 
 // environment applies the settings of environment variables.

@@ -110,7 +110,7 @@ func TestSettingsFromOutside(t *testing.T) {
 		"no such device": {[]string{"LINSTOCK_SOFT_LIMIT=tpu:0=50%,30%"}, "limit 0.90 soft 0.30 percent 100 policy vram.Paced",
 			`linstock: "tpu:0=50%" in LINSTOCK_SOFT_LIMIT is ignored: `},
 		"no such CUDA device": {[]string{"LINSTOCK_SOFT_LIMIT=cuda:31=50%,30%"}, "limit 0.90 soft 0.30 percent 100 policy vram.Paced",
-			`"cuda:31=50%" in LINSTOCK_SOFT_LIMIT is ignored: vram: device cuda:31 does not exist`},
+			`"cuda:31=50%" in LINSTOCK_SOFT_LIMIT is ignored: device cuda:31 does not exist`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSettingsFromOutside$")

@@ -517,7 +517,7 @@ func TestTinyShare(t *testing.T) {
 	}
 }
 
-func refused(_ int, err error) error { return err }
+func refused[T any](_ T, err error) error { return err }
 
 func TestInvalidSettings(t *testing.T) {
 	leak.Check(t)
@@ -527,19 +527,14 @@ func TestInvalidSettings(t *testing.T) {
 		vram.SetLimit(vram.CPU, vram.Share(math.Inf(1))), vram.SetLimit(vram.CPU, vram.Share(math.NaN())), vram.SetProfileRate(-1),
 		refused(vram.SetGCPercent(vram.Name("cuda:63"), 50)), vram.ResetPeak(vram.Name("cuda:63")),
 		vram.SetLimit(vram.CPU, vram.Amount{}), vram.SetSoftLimit(vram.CPU, vram.Share(-1)), vram.EmptyCache(vram.Name("cuda:x")), vram.ResetPeak(nil),
+		refused(vram.Stats(vram.Name("cuda:"))), refused(vram.Stats(vram.Name("cuda:63"))), refused(vram.Explain(vram.Name("cuda:63"))),
+		vram.EmptyCache(vram.Name("cuda:63")), refused(vram.Holders(vram.Name("cuda:63"))), refused(vram.SetGCPercent(vram.Name("meta"), 1)),
+		refused(vram.ParseAmount("a lot")), refused(vram.Estimate(vram.CPU, 7, nil)), refused(vram.Measure(vram.CPU, nil)), vram.WriteProfile(nil), vram.Snapshot(nil),
+		vram.RecordHistory(-1), vram.SetAllocatorSettings(vram.MaxSplitSizeMB(-1)),
 	} {
-		if err == nil {
-			t.Error("no error")
+		if !errors.Is(err, tensor.ErrArgument) || !strings.HasPrefix(err.Error(), "linstock: vram: ") {
+			t.Errorf("got %v, want ErrArgument", err)
 		}
-	}
-	if _, err := vram.Stats(vram.Name("cuda:")); err == nil {
-		t.Error("no error for cuda:")
-	}
-	if _, err := vram.Holders(vram.Name("cuda:63")); err == nil {
-		t.Error("no error for the holders of a device that does not exist")
-	}
-	if _, err := vram.SetGCPercent(vram.Name("meta"), 1); err == nil {
-		t.Error("no error for meta")
 	}
 }
 

@@ -1,7 +1,6 @@
 package vram
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -53,7 +52,7 @@ func Profile() (*profile.Profile, error) {
 // WriteProfile writes the [Profile], compressed, for go tool pprof.
 func WriteProfile(w io.Writer) error {
 	if w == nil {
-		return errors.New("vram: WriteProfile: a writer is needed, got nil")
+		return refused("WriteProfile: a writer is needed, got nil")
 	}
 	p, err := Profile()
 	if err != nil {

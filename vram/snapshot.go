@@ -34,7 +34,7 @@ func init() { history.rate = DefaultProfileRate }
 // torch.cuda.memory._record_memory_history.
 func RecordHistory(n int) error {
 	if n < 0 {
-		return fmt.Errorf("vram: RecordHistory: want 0 events or more, got %d", n)
+		return refused("RecordHistory: want 0 events or more, got %d", n)
 	}
 	if err := cshim.Load(); err != nil {
 		return err
@@ -61,7 +61,7 @@ func RecordHistory(n int) error {
 // and each of its blocks is a segment. PyTorch: torch.cuda.memory._dump_snapshot.
 func Snapshot(w io.Writer) error {
 	if w == nil {
-		return errors.New("vram: Snapshot: a writer is needed, got nil")
+		return refused("Snapshot: a writer is needed, got nil")
 	}
 	if err := cshim.Load(); err != nil {
 		return err
@@ -107,11 +107,11 @@ func readCachingState() (*cachingState, error) {
 	u := pickle.NewUnpickler(bytes.NewReader(text))
 	v, err := u.Load()
 	if err != nil {
-		return nil, fmt.Errorf("vram: the devices' snapshot cannot be read: %w", err)
+		return nil, fmt.Errorf("linstock: vram: the devices' snapshot cannot be read: %w", err)
 	}
 	dict, ok := v.(*types.Dict)
 	if !ok {
-		return nil, errors.New("vram: the snapshot of the CUDA devices is not a dict")
+		return nil, errors.New("linstock: vram: the snapshot of the CUDA devices is not a dict")
 	}
 	traces := &types.List{}
 	for name, list := range map[string]**types.List{"segments": &d.segments, "device_traces": &traces, "external_annotations": &d.annotations} {

@@ -84,6 +84,20 @@ func (n Name) String() string { return string(n) }
 // CPU is the CPU, whose memory is the host's.
 const CPU = Name("cpu")
 
+// ErrArgument: a device is unknown or does not exist, or another argument of this package is invalid or nil.
+// tensor.ErrArgument is the same value.
+var ErrArgument = errors.New("invalid argument")
+
+// refusal is the text of an error about an argument.
+type refusal string
+
+func (r refusal) Error() string { return "linstock: vram: " + string(r) }
+
+func (refusal) Unwrap() error { return ErrArgument }
+
+// refused returns an error about an argument.
+func refused(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
+
 // ErrOutOfMemory matches every *[OutOfMemoryError] with errors.Is. tensor.ErrOutOfMemory is the same value.
 var ErrOutOfMemory = errors.New("out of memory")
 
@@ -92,7 +106,7 @@ const cpuWord = 0xff
 // word returns the shim's number of a device.
 func word(d Device) (int32, error) {
 	if d == nil {
-		return 0, errors.New("vram: the device is nil")
+		return 0, refused("the device is nil")
 	}
 	name := d.String()
 	if name == "cpu" {
@@ -114,7 +128,7 @@ func word(d Device) (int32, error) {
 	for _, t := range cshim.DeviceTypes {
 		want += " or " + t.Name + ":N"
 	}
-	return 0, fmt.Errorf("vram: unknown device %q: want %s", name, want)
+	return 0, refused("unknown device %q: want %s", name, want)
 }
 
 func nameOf(word int32) Name {
@@ -126,13 +140,19 @@ func nameOf(word int32) Name {
 	return CPU
 }
 
-// loaded loads libtorch and returns the shim's number of a device.
+// loaded loads libtorch and returns the shim's number of a device, which must exist.
 func loaded(d Device) (int32, error) {
 	w, err := word(d)
 	if err != nil {
 		return 0, err
 	}
-	return w, cshim.Load()
+	if err := cshim.Load(); err != nil {
+		return 0, err
+	}
+	if _, err := cshim.MemoryPace(w); err != nil {
+		return 0, refused("%s", strings.TrimPrefix(err.Error(), "memory: "))
+	}
+	return w, nil
 }
 
 // Memory is the counters of a device's allocator. PyTorch: torch.cuda.memory_stats.
