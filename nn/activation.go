@@ -402,7 +402,7 @@ type GLU struct{ Dim int }
 // NewGLU returns a GLU along the dimension dim; PyTorch's default is -1, the last.
 func NewGLU(dim int) *GLU { return &GLU{dim} }
 
-// Forward returns GLU(x).
+// Forward returns a * sigmoid(b) for the halves a and b of x.
 func (g *GLU) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if g == nil {
 		return noModule("GLU")

@@ -80,6 +80,7 @@ type optKey uint16
 
 // Option is a keyword argument of an operator: tensor.Dim(1), tensor.KeepDim(true), a DType, a Device, a
 // Reduction, a Layout, a MemoryFormat, a *Generator. An operator returns an error for an option that it does not have.
+// An option that is not given has the default of the operator's schema, with which the operator's documentation ends.
 type Option interface{ option() optKey }
 
 type kwarg struct {

@@ -388,8 +388,8 @@ func (t *Tensor) item() (any, error) {
 	return math.Float64frombits(out[0].Bits), nil
 }
 
-// Item returns the value of a tensor with one element as a float64. The generic function [Item] returns other
-// types. PyTorch: Tensor.item.
+// Item returns the value of a tensor with one element as a float64, to which integers beyond 2^53 are rounded. The generic
+// function [Item] returns other types: tensor.Item[int64](t) returns every int64 exactly. PyTorch: Tensor.item.
 func (t *Tensor) Item() (float64, error) { return Item[float64](t) }
 
 // FromMapped makes a CPU tensor over memory that is not Go's, such as a file mapping. drop runs once no tensor uses

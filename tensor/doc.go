@@ -99,7 +99,8 @@
 //
 // A tensor may be used from any goroutine, and from several at once provided that none writes to it. What changes its
 // shape, memory or history instead of its elements (Detach_, nn.To) writes to it, too, and can end the process where
-// another goroutine uses the tensor. Scopes and modes (autograd.NoGrad) belong to the goroutine that opened them, which is
+// another goroutine uses the tensor. The race detector (go test -race) does not see elements, which libtorch reads and
+// writes, and so reports no race between two goroutines that call Add_ on one tensor. Scopes and modes (autograd.NoGrad) belong to the goroutine that opened them, which is
 // locked to its OS thread until they close. Goroutines that it starts have neither. Each goroutine with an open scope
 // occupies a thread, so limit how many compute at once: [SetMaxScopedGoroutines] allows 1,000 by default.
 // [SetNumThreads] sets the number of threads that one operator may use.
