@@ -251,12 +251,13 @@ func servedBeside(c *Control) error {
 		}, serve.MaxBatch(2), serve.Window(time.Hour))
 		return errs, err
 	}
-	check := func(what string, second *cuda.Stream, kind error, meanwhile func(giveUp func()) error) error {
+	check := func(what string, second *cuda.Stream, kind error, meanwhile func(giveUp func()) error, end func() error) error {
 		before, err := stats(d)
 		if err != nil {
 			return err
 		}
 		errs, err := together(second, meanwhile)
+		err = errors.Join(err, end())
 		if err != nil || errs[0] != nil || !errors.Is(errs[1], kind) {
 			return fmt.Errorf("%s: %w; the requests got %v and %v", what, err, errs[0], errs[1])
 		}
@@ -267,11 +268,11 @@ func servedBeside(c *Control) error {
 	}
 
 	err := errors.Join(
-		check("no failure", streams[1], nil, func(func()) error { return nil }),
+		check("no failure", streams[1], nil, func(func()) error { return nil }, func() error { return nil }),
 		check("a lost device", streams[2], tensor.ErrDeviceLost, func(func()) error {
 			c.Lose(1, 719)
 			return nil
-		}),
+		}, func() error { return nil }),
 	)
 	if err != nil {
 		return err
@@ -279,7 +280,7 @@ func servedBeside(c *Control) error {
 	// The second request gives up, and its stream captures while its batch is computed.
 	var g *cuda.Graph
 	begun, end, captured := make(chan error, 1), make(chan struct{}), make(chan error, 1)
-	err = check("a capture", streams[1], gaveUp, func(giveUp func()) error {
+	return check("a capture", streams[1], gaveUp, func(giveUp func()) error {
 		giveUp()
 		go func() {
 			var err error
@@ -292,7 +293,8 @@ func servedBeside(c *Control) error {
 			captured <- err
 		}()
 		return <-begun
+	}, func() error { // libtorch 2.11 frees what the batch has used only after the capture
+		close(end)
+		return errors.Join(<-captured, g.Close())
 	})
-	close(end)
-	return errors.Join(err, <-captured, g.Close())
 }
