@@ -307,6 +307,8 @@ func (l *Loader) State() State {
 //	s, own := former.State(), loader.State()
 //	s.Sampler, s.SamplerSeed, s.Generator = own.Sampler, own.SamplerSeed, own.Generator
 //	err := loader.SetState(s)
+//
+// If only the former loader has a distributed sampler, set Seen to 0, too: Batch is then a number of this loader's batches.
 func (l *Loader) SetState(s State) error {
 	if !l.made() {
 		return refuse.Error("SetState", tensor.ErrArgument, "the loader was not made by NewLoader")
@@ -324,7 +326,8 @@ func (l *Loader) SetState(s State) error {
 		return refuse.Error("SetState", tensor.ErrArgument, "the position is that of a loader with %s, and this loader has %s: "+
 			"to continue in this loader's order, set these fields of the position to its values", s.order(), l.state.order())
 	case s.Seen != 0 && d == nil:
-		return refuse.Error("SetState", tensor.ErrArgument, "the position is that of a loader with a distributed sampler")
+		return refuse.Error("SetState", tensor.ErrArgument, "the position is that of a loader with a distributed sampler: "+
+			"set Seen to 0 to continue at its Batch in this loader's order")
 	case s.Seen < 0 || d != nil && s.Seen >= d.n:
 		return refuse.Error("SetState", tensor.ErrArgument, "invalid position: %d samples seen of an epoch of %d (epoch %d)", s.Seen, d.n, s.Epoch)
 	}

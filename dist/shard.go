@@ -130,8 +130,9 @@ func Replicas(r *Group) ShardOption {
 //	err = opt.Step()
 //
 // The parameters of one Shard are gathered together. Those that a Shard of g has divided already stay in that one, so parts
-// come before the module that holds them, and parameters that several parts share belong to one that contains these: a
-// part that shares a parameter with another one must not be divided alone.
+// come before the module that holds them, which must hold and call the FSDPModule of each in the part's place. Parameters
+// that several parts share belong to one that contains these: a part that shares a parameter with another one must not be
+// divided alone.
 // Rows of a Shard of another group, or of one that is closed, are an error, as are the parts of a ColwiseParallel that
 // differ between the ranks of g. Parameters must be dense tensors with a dimension, of one floating-point dtype and on
 // one device, and they must not have gradients. On a CUDA device the group needs the backends "cpu:gloo,cuda:nccl".
@@ -252,11 +253,21 @@ var places = handle.Places.(func(model any) map[*tensor.Tensor][]**tensor.Tensor
 func (m *FSDPModule) adopt(op string) error {
 	owners := m.g.sharded()
 	places := places(m.Module)
+	within := map[*FSDPModule]bool{}
+	for _, n := range nn.NamedModules(m.Module) {
+		if f, ok := n.Module.(*FSDPModule); ok {
+			within[f] = true
+		}
+	}
 	for _, n := range nn.NamedParameters(m.Module) {
 		t := n.Tensor
 		if owner := owners[t]; owner != nil {
 			if reflect.ValueOf(m.Module).Comparable() && m.Module == owner.module.Module {
 				return refuse.Error(op, tensor.ErrArgument, "Shard has divided the module already")
+			}
+			if !within[owner.module] {
+				return refuse.Error(op, tensor.ErrArgument, "%s is of a module that Shard has divided, and the FSDPModule that it returned is not in this one, which would compute with rows: "+
+					"put it in the place of the module, or divide a module that contains all that share it", n.Name)
 			}
 			elsewhere := func(at **tensor.Tensor) bool { return !slices.Contains(owner.places, at) }
 			if places[t] == nil || slices.ContainsFunc(places[t], elsewhere) {

@@ -806,10 +806,10 @@ func prefetchUnused(t *testing.T, again bool) {
 // beside is a model that calls the divided part of a module that it has.
 type beside struct {
 	Block *nn.Linear
-	part  *dist.FSDPModule `nn:"-"`
+	Part  *dist.FSDPModule
 }
 
-func (m *beside) Forward(x *tensor.Tensor) *tensor.Tensor { return m.part.Forward(x) }
+func (m *beside) Forward(x *tensor.Tensor) *tensor.Tensor { return m.Part.Forward(x) }
 
 // within is beside with a struct.
 type within struct {
@@ -845,7 +845,7 @@ func TestShardShared(t *testing.T) {
 		for what, divide := range map[string]func(l *nn.Linear) (any, error){
 			"a part beside the module": func(l *nn.Linear) (any, error) {
 				part, err := dist.Shard(ctx, g, l)
-				return &beside{Block: l, part: part}, err
+				return &beside{Block: l, Part: part}, err
 			},
 			"a part of a struct": func(l *nn.Linear) (_ any, err error) {
 				m := &within{Block: *l}
@@ -890,12 +890,12 @@ func TestShardShared(t *testing.T) {
 			t.Errorf("twice: %v", err)
 		}
 		for what, m := range map[string]any{
-			"alone": b, "beside it": nn.NewSequential(part, b), "in a map": &struct {
+			"alone": b, "without the part": nn.NewSequential(a), "beside it": nn.NewSequential(part, b), "in a map": &struct {
 				A nn.Layer
 				B map[string]*tensor.Tensor
 			}{part, map[string]*tensor.Tensor{"weight": a.Weight}},
 		} {
-			if _, err := dist.Shard(ctx, g, m); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "is shared with a module that Shard has divided") {
+			if _, err := dist.Shard(ctx, g, m); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "a module that Shard has divided") {
 				t.Errorf("%s: %v", what, err)
 			}
 		}

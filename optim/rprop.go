@@ -11,8 +11,8 @@ var rprop = &Algorithm{
 	Options:  []string{"etas", "step_sizes", "maximize"},
 	Defaults: Group{EtaMinus: 0.5, EtaPlus: 1.2, StepSizeMin: 1e-6, StepSizeMax: 50},
 	Slots: []Slot{
-		{Name: "prev", promotes: true},
-		{Name: "step_size", sameShape: true, promotes: true, New: func(g *Group, p *tensor.Tensor) *tensor.Tensor { return p.FullLike(g.LR) }},
+		{Name: "prev"},
+		{Name: "step_size", sameShape: true, New: func(g *Group, p *tensor.Tensor) *tensor.Tensor { return p.FullLike(g.LR) }},
 	},
 	Counts: true,
 	steady: true,

@@ -212,7 +212,7 @@ def optimizers():
 def converted():
     """The optimizers whose kernels promote, with state of another dtype than the parameters."""
     out = {}
-    for name in ("adadelta", "adadelta_options", "adadelta_maximize", "asgd", "asgd_options", "asgd_maximize", "rmsprop", "rmsprop_maximize", "rprop", "rprop_options"):
+    for name in ("adadelta", "adadelta_options", "adadelta_maximize", "asgd", "asgd_options", "asgd_maximize", "rmsprop", "rmsprop_maximize"):
         out[name] = {}
         for dtype in (torch.bfloat16, torch.float64):
             ps, opt, step = start(*OPTIMIZERS[name])
