@@ -17,6 +17,7 @@ import (
 // The graphs that a program drops without a backward pass do not exhaust the descriptors.
 func TestSaveOnDiskManyFiles(t *testing.T) {
 	leak.Check(t)
+	leak.Counted(t)
 	x := tensor.Ones([]int{8}).RequiresGrad_()
 	defer x.Release()
 	leak.LimitDescriptors(t, 20)
