@@ -22,8 +22,8 @@ var (
 	// ErrNil: an operand is a nil *Tensor or a Tensor literal, or another argument is nil that must not be. It does not match
 	// ErrArgument.
 	ErrNil = errors.New("a tensor is needed, got nil")
-	// ErrArgument: an argument is invalid: a shape, a dtype, a range, or a combination of arguments. The error for a device
-	// of a type that has none here, as tensor.CUDA(0) without a GPU, matches errors.ErrUnsupported, too.
+	// ErrArgument: an argument is invalid: a shape, a dtype, a range, or a combination of arguments. An operator's error for
+	// a device of a type that has none here, as tensor.CUDA(0) without a GPU, matches errors.ErrUnsupported, too.
 	ErrArgument = vram.ErrArgument
 	// ErrIndex: an index or a dimension is out of range.
 	ErrIndex = errors.New("an index is out of range")

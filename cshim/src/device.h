@@ -7,14 +7,15 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace c10d {
@@ -65,11 +66,26 @@ inline c10::Device device_at(int slot) {
 }
 // Makes a device the thread's current one. Calls of libtorch ask the current device, or change to the one they
 // need and back: that fails on a lost device, and may make a context on one that the program does not use.
+// c10::DeviceGuard restores the device also if it has not changed, which ends the process after an error of the
+// device (libtorch 2.11).
 struct OnDevice {
   explicit OnDevice(c10::Device d) {
-    if (!d.is_cpu()) guard.reset_device(d);
+    if (d.is_cpu() || !d.has_index()) return;
+    guard.emplace(d.type());
+    before = guard->exchangeDevice(d);
   }
-  c10::OptionalDeviceGuard guard;
+  OnDevice(const OnDevice &) = delete;
+  OnDevice &operator=(const OnDevice &) = delete;
+  ~OnDevice() {
+    try {
+      if (guard && guard->getDevice() != before) guard->uncheckedSetDevice(before);
+    } catch (...) {
+    }
+  }
+
+ private:
+  std::optional<c10::impl::VirtualGuardImpl> guard;
+  c10::Device before = c10::kCPU;
 };
 // Returns a slot's device as linstock/core.h writes it.
 constexpr int32_t word_of(int slot) noexcept {

@@ -429,10 +429,9 @@ ls_error *ls_event_wait(ls_stream_event event, int32_t device, int64_t stream) n
   return ls::run_void([&] {
     auto &e = ls::event_of(event);
     auto s = ls::usable(device, stream);
+    if (e.capture != 0 && e.capture != ls::own_capture(ls::device_at(e.slot))) ls::refuse_captured_event();
     ls::OnDevice on(s.device());
-    if (e.capture == 0) return e.event.block(s);
-    if (e.capture != ls::own_capture(ls::device_at(e.slot))) ls::refuse_captured_event();
-    if (e.capture == ls::capture_of(s)) return e.event.block(s);
+    if (e.capture == 0 || e.capture == ls::capture_of(s)) return e.event.block(s);
     // The stream joins the capture.
     auto &w = ls::waiting();
     std::lock_guard<std::mutex> lock(w.mutex);
