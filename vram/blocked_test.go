@@ -142,6 +142,7 @@ func TestFreeingDoesNotWaitForMappedMemory(t *testing.T) {
 // A function of tensor.FromMapped that blocks leaves reclaimers their time: the allocation succeeds by theirs.
 func TestReclaimersBesideABlockedFunction(t *testing.T) {
 	leak.Check(t)
+	leak.Counted(t) // a forced collection would wait for the function
 	end := make(chan struct{})
 	t.Cleanup(func() { close(end) })
 	cache := tensor.Empty([]int{12 * mib}) // 48 MiB of 64
